@@ -73,12 +73,19 @@ def select_recipes(
     """Every combination of the recipe, or ImageNet's, with models, sizes, batches."""
     from dataclasses import replace
 
+    from t2t.lab.bench.cases import default_side
     from t2t.recipes import imagenet
     from t2t.recipes.open_recipe import open_recipe
     from t2t.recipes.settings import apply_settings
 
     if name is None:
-        chosen = [imagenet.published(model) for model in models]
+        chosen = [
+            replace(
+                imagenet.published(model),
+                image_size=(default_side(model), default_side(model)),
+            )
+            for model in models
+        ]
     else:
         recipe = apply_settings(open_recipe(name), None, ())
         others = [apply_settings(recipe, None, (f"model={model}",)) for model in models]

@@ -56,6 +56,11 @@ def test_a_recipe_is_timed_as_it_is(tmp_path: Path) -> None:
     assert other.batch_size == 4
 
 
+def test_models_have_their_own_size_without_a_recipe() -> None:
+    small, large = select_recipes(("t2t_vit_7_32", "t2t_vit_7"), None, (), ())
+    assert (small.image_size, large.image_size) == ((32, 32), (224, 224))
+
+
 def test_a_profile_names_what_takes_longest(capsys: Output) -> None:
     assert main(["bench", "t2t_vit_7", "--mode", "infer", "--profile", *QUICK]) == 0
     told = capsys.readouterr().out

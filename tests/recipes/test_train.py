@@ -84,23 +84,28 @@ def test_a_dry_run_trains_nothing(
     assert "4 epochs of 3 steps of 16 images" in capsys.readouterr().out
 
 
-def test_no_compiler_or_other_library_is_imported_to_train(tmp_path: Path) -> None:
-    script = """
+@pytest.mark.parametrize("data", ["(arrays, arrays)", "'digits'"])
+def test_no_compiler_or_other_library_is_imported_to_train(
+    data: str, tmp_path: Path
+) -> None:
+    script = f"""
 import sys
 import numpy as np
 import t2t
 
 pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 32, 3), dtype=np.uint8)
-data = (pixels, np.arange(24) % 3)
+arrays = (pixels, np.arange(24) % 3)
+data = {data}
 t2t.train(
     "cifar10.sprint",
-    data=(data, data),
+    data=data,
     folder=sys.argv[1],
     epochs=2,
-    set={"batch_size": 12, "model_args.depth": 1},
+    set={{"batch_size": 700 if data == "digits" else 12, "model_args.depth": 1}},
     device="cpu",
 )
-heavy = {"torch._dynamo", "torch._inductor", "timm", "torchvision", "sklearn"}
+heavy = {{"torch._dynamo", "torch._inductor", "timm", "torchvision", "sklearn"}}
+heavy |= {{"scipy", "pandas", "pyarrow"}}
 sys.exit(" ".join(heavy & sys.modules.keys()) or 0)
 """
     command = [sys.executable, "-c", script, str(tmp_path / "run")]

@@ -212,8 +212,12 @@ def _find_patterned(text: str, labels: bool) -> Openers:
         return find_shard_splits(text, labels)
     try:
         has_shards = any(name.endswith(".tar") for name in list_files(text))
+    except FileNotFoundError as error:
+        pattern = f"{text.rstrip('/')}/train-{{000000..000009}}.tar."
+        message = f"{text} cannot be listed: name its shards, as in {pattern}"
+        raise UserError(message) from error
     except OSError as error:
-        raise UserError(f"{text} cannot be listed ({error}).") from error
+        raise UserError(f"{text} cannot be listed: {error}.") from error
     if not has_shards:
         raise UserError(
             f"{text} holds no .tar shards, the only data that is read from a URL: pack "

@@ -1,7 +1,10 @@
 """Data sets by name: the built-in ones and those that users register."""
 
+import gzip
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,17 +23,28 @@ _SPLITS = ("train", "val", "test", "all")
 
 def open_digits(split: str) -> Source:
     """1,797 scanned digits of 8 × 8 pixels, 360 of them always held out."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    grey = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # stored as 0 to 16
+    pixels, labels = read_digits()
+    grey = np.rint(pixels * (255 / 16)).astype(np.uint8)  # stored as 0 to 16
     images = torch.from_numpy(grey)[:, None]
-    labels = digits.target.astype(np.int64)
     source = ArraySource(images, labels, [str(n) for n in range(10)], "digits")
     held = held_out_indices(labels, NUM_DIGITS_HELD_OUT, seed=0)
     if split == "val":
         return Subset(source, held)
     return Subset(source, np.setdiff1d(np.arange(len(source)), held))
+
+
+def read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """The pixels and labels of scikit-learn's digits.
+
+    Read from its file: importing scikit-learn takes longer than the first step.
+    """
+    spec = find_spec("sklearn")
+    assert spec is not None
+    package = Path(spec.origin or "").parent
+    path = package / "datasets" / "data" / "digits.csv.gz"
+    with gzip.open(path, "rt") as file:
+        rows = np.loadtxt(file, delimiter=",")
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
 
 
 def torchvision_openers(name: str) -> Openers:

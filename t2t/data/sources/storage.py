@@ -11,6 +11,7 @@ from t2t.errors import UserError, machine_error
 
 # Seconds to wait before a remote request is tried again.
 PAUSES = (0.5, 2.0, 8.0)
+AIOHTTP_ERRORS = "aiohttp.client_exceptions"
 
 
 class LocalFile:
@@ -90,14 +91,27 @@ def _retry(request: Callable[[], Any], url: str) -> Any:
     for pause in (*PAUSES, None):
         try:
             return request()
-        except FileNotFoundError:
-            raise
         # Every protocol has its own errors, and few of them are OSErrors.
         except Exception as error:
+            reason = _reason(error)
+            if isinstance(reason, FileNotFoundError):
+                raise
             if pause is None:
-                raise ConnectionError(f"{url} cannot be read ({error})") from error
+                raise ConnectionError(f"{url} cannot be read ({reason})") from error
             time.sleep(pause)
     raise AssertionError("the last try returns or raises")
+
+
+def _reason(error: BaseException) -> BaseException:
+    """What went wrong; fsspec says "not found" too if a web server does not answer."""
+    cause = error.__cause__
+    if cause is None or not isinstance(error, FileNotFoundError):
+        return error
+    of_network = isinstance(cause, OSError) or type(cause).__module__ == AIOHTTP_ERRORS
+    is_missing = isinstance(cause, FileNotFoundError) or (
+        getattr(cause, "status", None) in (404, 410)
+    )
+    return cause if of_network and not is_missing else error
 
 
 def open_storage(path: str) -> LocalFile | RemoteFile:

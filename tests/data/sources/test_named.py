@@ -13,7 +13,7 @@ from t2t.data.sources import (
     open_splits,
     register_source,
 )
-from t2t.data.sources.named import NAMED
+from t2t.data.sources.named import NAMED, read_digits
 from t2t.errors import UserError
 
 
@@ -31,6 +31,14 @@ def test_digits_need_nothing():
     # Fixed, whatever the seed and the version: results are compared on it.
     assert splits.val.name(0) == open_source("digits", "val").name(0)
     assert splits.val.labels[:12].tolist() == [2, 4, 9, 5, 5, 9, 4, 1, 7, 5, 0, 7]
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    pixels, labels = read_digits()
+    assert (pixels == load_digits().images).all()
+    assert (labels == load_digits().target).all()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import socket
 import tarfile
 import threading
 import time
@@ -244,3 +245,37 @@ def test_a_server_may_ignore_ranges(
     assert remote.read(512, 100) == data[512:612]
     with pytest.raises(OSError, match="ends before byte"):
         remote.read(len(data) - 1, 2)
+
+
+def test_a_server_that_does_not_answer_is_no_missing_file(
+    server: tuple[str, type[Handler]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "PAUSES", (0.01,))
+    url = server[0]
+    with pytest.raises(UserError, match=r"^There is no file http.*/y-00\.tar\.$"):
+        open_source(f"{url}/y-00.tar", "all")
+    with pytest.raises(UserError, match=r"cannot be listed: name its shards, as in"):
+        open_source(f"{url}/nowhere/", "all")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        closed = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    for path in ("x-00.tar", ""):
+        with pytest.raises(UserError, match=r"cannot be .*Cannot connect to host"):
+            open_source(f"{closed}/{path}", "all")
+
+
+def test_a_server_that_starts_late_is_waited_for(
+    server: tuple[str, type[Handler]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = storage.RemoteFile(f"{server[0]}/x-00.tar")
+    stamp = file.stamp()
+    info, failures = file._system.info, [ConnectionRefusedError("refused")]
+
+    def late(path: str) -> object:
+        if failures:
+            raise FileNotFoundError(path) from failures.pop()
+        return info(path)
+
+    monkeypatch.setattr(storage, "PAUSES", (0.01,))
+    monkeypatch.setattr(file._system, "info", late)
+    assert file.stamp() == stamp
+    assert not failures
