@@ -291,9 +291,10 @@ class Trainer:
             self.damage.record(DamagedImage(name, reason))
 
     def stop_if_diverged(self, step: int) -> None:
-        """Ends a run that has diverged, with advice."""
+        """Ends a run that has diverged, or has not taken a single step, with advice."""
         num_skipped = self.state.num_skipped_in_a_row
-        if num_skipped < MAX_SKIPPED[self.runtime.precision or "fp32"]:
+        limit = MAX_SKIPPED[self.runtime.precision or "fp32"]
+        if num_skipped < min(limit, self.num_steps):
             return
         self.writer.finish()
         raise UserError(

@@ -252,6 +252,18 @@ def test_run_that_stopped_learning_ends_with_advice(
     ]
 
 
+def test_a_short_run_without_a_single_step_is_an_error(
+    tiny: Tiny,
+    cpu: Runtime,
+    tmp_path: Path,
+    broken_training: Callable[[set[int]], None],
+) -> None:
+    broken_training({1, 2, 3})
+    with pytest.raises(UserError, match=r"not finite 3 steps in a row \(step 3\)"):
+        train(tiny(epochs=1), folder=tmp_path / "run", runtime=cpu, quiet=True)
+    assert not (tmp_path / "run/model.safetensors").exists()
+
+
 def test_raw_and_averaged_accuracy_are_both_reported(
     tiny: Tiny, cpu: Runtime, tmp_path: Path
 ) -> None:
