@@ -28,6 +28,8 @@ from t2t.training.state import Snapshot
 
 NUM_KEPT = 2
 FAILED = "A checkpoint could not be written"
+# Part of the error of torch, which does not say why it could not write.
+TORCH_WRITER = "inline_container"
 
 
 class CheckpointWriter:
@@ -169,7 +171,7 @@ class CheckpointWriter:
         if getattr(first_failure(error), "errno", None) == errno.EDQUOT:
             return True
         shutil.rmtree(self.draft_of(snapshot.numbers["step"]), ignore_errors=True)
-        needed = 1.05 * num_bytes(snapshot) + 2**16
+        needed = bytes_needed(snapshot)
         free = shutil.disk_usage(self.folder).free
         return free < needed <= free + sum(map(folder_bytes, older))
 
@@ -186,17 +188,20 @@ class CheckpointWriter:
 
     def reason(self, error: BaseException, snapshot: Snapshot) -> str:
         """Why a checkpoint could not be written, in a few words."""
+        failure = first_failure(error)
         with suppress(OSError):
-            needed = num_bytes(snapshot)
+            needed = bytes_needed(snapshot)
             free = shutil.disk_usage(self.folder).free
-            if free < needed:  # clearer than torch's own message
-                return f"{needed:,} bytes are needed and {free:,} are free"
-        return first_line(first_failure(error))
+            # Clearer than torch's own message. By now the unfinished file may be gone.
+            if free < needed or TORCH_WRITER in str(failure):
+                return f"about {needed:,} bytes are needed and {free:,} are free"
+        return first_line(failure)
 
 
-def num_bytes(snapshot: Snapshot) -> int:
-    """The size of a snapshot's tensors."""
-    return sum(tensor.nbytes for tensor in snapshot.tensors.values())
+def bytes_needed(snapshot: Snapshot) -> int:
+    """About the size of a snapshot on a disk: its tensors, and what describes them."""
+    num_bytes = sum(tensor.nbytes for tensor in snapshot.tensors.values())
+    return int(1.05 * num_bytes) + 2**16
 
 
 def first_failure(error: BaseException) -> BaseException:

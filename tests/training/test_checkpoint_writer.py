@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -70,13 +71,26 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(
     assert checkpoints(saved[1]) == [before]
 
 
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos"),
+            r"\(about [\d,]+ bytes are needed and [\d,]+ are free\)",
+        ),
+    ],
+)
 def test_full_disk_leaves_the_last_checkpoint_and_is_reported(
-    saved: tuple[TrainState, Path], monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    words: str,
+    saved: tuple[TrainState, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run, folder = saved
 
     def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     reported: list[str] = []
     writer = CheckpointWriter(folder, ALONE, reported.append)
@@ -86,7 +100,7 @@ def test_full_disk_leaves_the_last_checkpoint_and_is_reported(
         writer.save(run.snapshot())
         writer.finish()
     assert len(reported) == 1
-    assert "No space left on device" in reported[0]
+    assert re.search(words, reported[0])
     assert "resume from step-000000003" in reported[0]
     assert sorted(path.name for path in folder.iterdir()) == [
         "step-000000002",
