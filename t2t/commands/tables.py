@@ -1,6 +1,6 @@
 """Tables of models and recipes, which fit the width of a terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -106,6 +106,16 @@ def size_text(image_size: tuple[int, int]) -> str:
     """An image size; one number for a square."""
     height, width = image_size
     return str(height) if height == width else f"{height}×{width}"
+
+
+def named_table(recipes: Mapping[str, str]) -> Table:
+    """The recipes of a file, with a sentence on each."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("recipe", style="cyan", overflow="fold")
+    table.add_column("what it is")
+    for name, about in recipes.items():
+        table.add_row(Text(name), Text(about))
+    return table
 
 
 def recipe_table(rows: Sequence[tuple[Any, str]], width: int) -> RenderableType:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from t2t.errors import UserError, suggest
-from t2t.recipes.from_file import is_in_file, recipe_in_file
+from t2t.recipes.from_file import is_in_file, recipe_in_file, some_recipes_in
 from t2t.training.recipe import Recipe
+from t2t.user_code import load_code
 
 MODULES = (
     "digits",
@@ -45,6 +46,19 @@ def find_recipe(name: str) -> Recipe:
             hint = f" Did you mean {module}.py:{function}?"
         raise UserError(f"There is no recipe {name!r}.{hint}")
     return recipes[name]()
+
+
+def recipes_of_file(word: str) -> dict[str, str]:
+    """The first sentence about each recipe of FILE.py, by FILE.py:NAME.
+
+    No function is called: one that returns no recipe could do anything.
+    """
+    file = word.partition(".py")[0] + ".py"
+    found = some_recipes_in(load_code(file), file)
+    return {
+        f"{file}:{name}": about(value) if inspect.isfunction(value) else ""
+        for name, value in found.items()
+    }
 
 
 def about(function: Callable[[], Recipe]) -> str:

@@ -30,12 +30,7 @@ def recipe_in_file(word: str, taken: Callable[[str], bool]) -> Recipe:
     assert match is not None
     file, name = match["file"], match["name"]
     module = load_code(file)
-    found = recipes_in(module)
-    if not found:
-        raise UserError(
-            f"{file} holds no recipe: define a function without arguments that returns "
-            "a t2t.Recipe."
-        )
+    found = some_recipes_in(module, file)
     first = next(iter(found))
     if not name and len(found) > 1:
         raise UserError(
@@ -49,6 +44,17 @@ def recipe_in_file(word: str, taken: Callable[[str], bool]) -> Recipe:
     if taken(recipe.name):
         recipe = replace(recipe, name=f"{Path(file).stem}.{name}")
     return recipe
+
+
+def some_recipes_in(module: ModuleType, file: str) -> dict[str, Any]:
+    """What may be recipes; an error if there are none."""
+    found = recipes_in(module)
+    if not found:
+        raise UserError(
+            f"{file} holds no recipe: define a function without arguments that returns "
+            "a t2t.Recipe."
+        )
+    return found
 
 
 def recipes_in(module: ModuleType) -> dict[str, Any]:

@@ -93,6 +93,7 @@ Output = pytest.CaptureFixture[str]
         ("plan digits --rate inf", "--rate inf must be more than 0, in images/s."),
         ("plan digits --rate 0", "--rate 0 must be more than 0, in images/s."),
         ("recipes zzz", "No recipe has 'zzz' in its name. `t2t recipes` lists all."),
+        ("recipes none.py", "none.py cannot be read (No such file or directory)."),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -226,3 +226,29 @@ def test_what_is_no_recipe_is_one_sentence(word: str, message: str) -> None:
     Path("cut.py").write_text("x = (")
     with pytest.raises(t2t.UserError, match=message):
         t2t.find_recipe(word)
+
+
+def test_the_recipes_of_a_file_are_listed_without_calling_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("mine.py").write_text(
+        "import t2t\n"
+        "def wide():\n"
+        '    """A wide one.\n\n    More on it."""\n'
+        "    raise SystemExit('called')\n"
+        "own = t2t.find_recipe('digits')\n"
+        "def _hidden():\n    pass\n"
+    )
+    assert main(["recipes", "mine.py"]) == 0
+    printed = capsys.readouterr().out.split("\n")[2:]
+    assert [line.rstrip() for line in printed] == [
+        "mine.py:wide   A wide one.",
+        "mine.py:own",
+        "",
+    ]
+    assert main(["recipes", "mine.py:wide", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows[0] == {"name": "mine.py:wide", "about": "A wide one."}
+    Path("none.py").write_text("import t2t\n")
+    assert main(["recipes", "none.py"]) == 2
+    assert "none.py holds no recipe" in capsys.readouterr().err
