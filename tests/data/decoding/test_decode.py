@@ -603,7 +603,7 @@ def test_the_reason_of_damage_is_told_in_words(monkeypatch):
     with pytest.raises(DamagedImage, match=r"damaged \(KeyError: 'palette'\)"):
         decode(encoded(picture(), "BMP"))
     monkeypatch.undo()
-    with pytest.raises(DamagedImage, match="^[^']*Token too long in file header"):
+    with pytest.raises(DamagedImage, match=r"^[^']*Token too long in file header"):
         decode(b"P6 999999999999 1 255 ")
 
 
