@@ -83,6 +83,7 @@ def init_distributed(
             yield World(rank=0, size=1, device=chosen)
         return
     store: Any = None
+    timeout = timedelta(minutes=max(30.0, hang_minutes + 10))
     with ExitStack() as exits:
         if not dist.is_initialized():
             is_alone = world_size == 1
@@ -91,7 +92,7 @@ def init_distributed(
                 store=store,
                 rank=rank,
                 world_size=world_size,
-                timeout=timedelta(minutes=max(30.0, hang_minutes + 10)),
+                timeout=timeout,
                 **backend_for(chosen),
             )
             # Gloo's threads live as long as their group is referenced. A thread that
@@ -107,7 +108,8 @@ def init_distributed(
             device=chosen,
             local_rank=local_rank,
             local_size=local_size,
-            control=dist.new_group(backend="gloo"),
+            # Not by default: a group of its own would have torch's 30 minutes.
+            control=dist.new_group(backend="gloo", timeout=timeout),
             store=store,
         )
 

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import training_workers
 from safetensors.torch import load_file
 from torch.distributed import HashStore
@@ -637,6 +639,28 @@ def test_gradients_are_summed_on_streams_of_high_priority(
             "device_id": torch.device("cuda:0"),
         }
         assert os.environ == {name: used}
+
+
+@pytest.mark.parametrize(("hang_minutes", "expected"), [(0, 30), (5, 30), (60, 70)])
+def test_no_collective_gives_up_before_a_hanging_process_is_named(
+    hang_minutes: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of the group for objects and files, which has a timeout of its own."""
+    found = {}
+    for name in ("init_process_group", "new_group"):
+        plain = getattr(dist, name)
+
+        def start(
+            *args: Any, plain: Any = plain, name: str = name, **options: Any
+        ) -> Any:
+            found[name] = options["timeout"]
+            return plain(*args, **options)
+
+        monkeypatch.setattr(dist, name, start)
+    with init_distributed("cpu", group_of_one=True, hang_minutes=hang_minutes):
+        pass
+    wanted = timedelta(minutes=expected)
+    assert found == {"init_process_group": wanted, "new_group": wanted}
 
 
 def test_processes_agree_on_a_name_that_no_earlier_attempt_had() -> None:
