@@ -17,6 +17,7 @@ from t2t.data.loader import Loader
 from t2t.data.resident import (
     DecodingProgress,
     ResidentBatches,
+    forget,
     is_resident,
     resident_images,
 )
@@ -201,6 +202,7 @@ def _open(
             kept = resident_images(loader, device, workers, nvjpeg, peers=peers)
             kept.load(max_bytes, progress)
         except TooLargeToKeep as error:
+            forget(loader, device, nvjpeg)
             limit = format_bytes(int(error.max_bytes))
             reason = f"more than {limit}, a quarter of free memory"
         else:

@@ -123,9 +123,11 @@ class ResidentImages:
         """Decodes all images, unless that is done."""
         if progress is not None:
             progress.num_decoded = lambda: self.num_decoded
-        loading, self._loading = self._loading, None
-        if loading is not None:
-            loading.result()
+        if self._loading is not None:
+            try:
+                self._loading.result()
+            finally:
+                self._loading = None
         if self.is_loaded:
             return
         if self._peers is None:
@@ -270,6 +272,11 @@ def resident_images(
             peers=peers,
         )
     return cached[key]
+
+
+def forget(loader: Loader, device: torch.device, nvjpeg: bool) -> None:
+    """Forgets images that turned out too large to keep; their workers end."""
+    _CACHE.get(loader.source, {}).pop((device, loader.decoding, nvjpeg), None)
 
 
 class ResidentBatches:

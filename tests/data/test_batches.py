@@ -710,6 +710,14 @@ def test_what_turns_out_too_large_ahead_is_streamed() -> None:
     assert_same(list(batches.steps(0, 2)), list(streamed.steps(0, 2)))
 
 
+def test_no_workers_stay_of_images_that_are_not_kept() -> None:
+    source = Pictures(9, size=(16, 16))
+    started = weakref.ref(start_loading(source, max_bytes=1000))
+    opened(source, LoaderOptions(num_workers=1), crops=())
+    gc.collect()
+    assert started() is None
+
+
 def test_an_error_ahead_is_raised_where_the_images_are_opened() -> None:
     def fail(index: int) -> None:
         raise UserError("The disk is gone.")
