@@ -163,6 +163,7 @@ class Trainer:
             if rest == 0 and not is_last and self.compiling.is_due():
                 self.drain()
                 self.watch.pause()
+                self.writer.finish()
                 self.compiling.compile_if_it_pays()
             if (stops or saves) and not is_last:
                 self.writer.save(self.snapshot())

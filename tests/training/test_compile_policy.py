@@ -1,5 +1,7 @@
 """When a run is compiled, and that its resume does the same."""
 
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import torch
 
 from t2t.models.create import create_model
 from t2t.training import auto_compile
+from t2t.training.checkpoint_writer import CheckpointWriter
 from t2t.training.compile_policy import (
     CompileDecision,
     compiles_at_once,
@@ -18,11 +21,13 @@ from t2t.training.compile_policy import (
 )
 from t2t.training.distributed import World
 from t2t.training.logging.clock import Clock
-from t2t.training.recipe import Recipe
+from t2t.training.recipe import Phase, Recipe
 from t2t.training.run_files import read_json
 from t2t.training.runtime import Runtime
 from t2t.training.step import Stepper
+from t2t.training.step_result import Requests
 from t2t.training.train import train
+from t2t.training.trainer import Trainer
 
 Tiny = Callable[..., Recipe]
 ALONE = World(0, 1, torch.device("cpu"))
@@ -55,7 +60,13 @@ def test_compiling_pays_in_long_runs_and_sooner_for_other_models() -> None:
 
 
 @pytest.fixture
-def compiles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def captured_anew() -> list[int]:
+    """The steps before which graphs of earlier steps are dropped."""
+    return []
+
+
+@pytest.fixture
+def compiles(captured_anew: list[int], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps at which a run that could use CUDA graphs would be compiled."""
     found: list[int] = []
 
@@ -69,7 +80,13 @@ def compiles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def init(stepper: Stepper, *given: Any) -> None:
         plain(stepper, *given)
         stepper.uses_graphs = True
-        monkeypatch.setattr(stepper, "set_phase", stepper.enter_phase)
+        entered = stepper.enter_phase
+
+        def set_phase(phase: Phase) -> None:
+            captured_anew.append(stepper.state.step)
+            entered(phase)
+
+        monkeypatch.setattr(stepper, "set_phase", set_phase)
 
     monkeypatch.setattr(Stepper, "__init__", init)
     return found
@@ -80,6 +97,7 @@ def test_the_decision_of_the_first_epoch_is_kept(
     saved: float,
     tiny: Tiny,
     compiles: list[int],
+    captured_anew: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,9 +108,38 @@ def test_the_decision_of_the_first_epoch_is_kept(
     per_epoch = 3
     from_step = per_epoch if saved > 0 else None
     assert compiles == ([per_epoch] if saved > 0 else [])
+    assert captured_anew == compiles
     environment = read_json(tmp_path / "environment.json")
     assert environment["compiled_from_step"] == from_step
     assert earlier_decision(tmp_path) == CompileDecision(True, from_step)
+
+
+def test_no_checkpoint_is_written_beside_the_decision(
+    tiny: Tiny, compiles: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several processes write and decide by collectives of one group."""
+    writing = threading.Event()
+    write = CheckpointWriter.write
+
+    def write_slowly(*given: Any) -> None:
+        writing.set()
+        time.sleep(0.3)
+        writing.clear()
+        write(*given)
+
+    def ask(one: Trainer, *_: Any) -> Requests:
+        return Requests(save=one.state.step == 2)
+
+    def decide(*_: Any) -> float:
+        assert not writing.is_set()
+        return 1.0
+
+    monkeypatch.setattr(CheckpointWriter, "write", write_slowly)
+    monkeypatch.setattr(Trainer, "own_requests", ask)
+    monkeypatch.setattr(auto_compile, "seconds_saved", decide)
+    runtime = Runtime(device="cpu", workers=1)
+    train(tiny(epochs=4), folder=tmp_path, runtime=runtime, quiet=True)
+    assert compiles == [3]
 
 
 def test_short_epochs_are_decided_once_a_step_is_timed(
