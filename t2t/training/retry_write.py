@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from t2t.errors import UserError
+from t2t.errors import UserError, first_line
 from t2t.formatting import duration
 
 WAIT_SECONDS = 300.0
@@ -38,5 +38,6 @@ def retry_write(
 
 
 def why(error: Exception) -> str:
-    """The reason of an error, without a full stop."""
-    return str(getattr(error, "strerror", None) or error).rstrip(".")
+    """The reason of an error, without advice and a full stop."""
+    cause = error.__cause__ or error
+    return str(getattr(cause, "strerror", None) or first_line(cause)).rstrip(".")
