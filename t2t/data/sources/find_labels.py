@@ -14,11 +14,11 @@ from t2t.data.sources.label_patterns import suggestion
 from t2t.data.sources.label_table import find_files, read_rows
 from t2t.data.sources.labels_in_paths import split_folders
 from t2t.data.sources.open_labelled import (
-    _NUM_TRIED,
+    NUM_TRIED,
     FoundLabels,
-    _files_in,
-    _with_base,
+    files_in,
     open_tables,
+    with_base,
 )
 from t2t.errors import UserError
 
@@ -142,9 +142,9 @@ class _Candidates:
         """Why a table does not fit; empty if it does."""
         try:
             read = read_file(file, self.config, guess=not self.is_by_class)
-            rows, base = _with_base(read, self.root, file, split)
+            rows, base = with_base(read, self.root, file, split)
             path = read.columns.path
-            some = [(row[path] or "?", "", "") for row in islice(rows, _NUM_TRIED)]
+            some = [(row[path] or "?", "", "") for row in islice(rows, NUM_TRIED)]
             find_files(read_rows(some, file), base)
         except UserError as error:
             return str(error)
@@ -155,7 +155,7 @@ def _there(
     folder: Path, stems: Iterable[str], suffixes: tuple[str, ...] = TABLE_SUFFIXES
 ) -> list[str]:
     """The tables of these names in a folder."""
-    there = {name.lower(): name for name in _files_in(folder, suffixes)}
+    there = {name.lower(): name for name in files_in(folder, suffixes)}
     wanted = (f"{stem}{suffix}".lower() for stem in stems for suffix in suffixes)
     names = dict.fromkeys(there[name] for name in wanted if name in there)
     return [str(folder / name) for name in names]

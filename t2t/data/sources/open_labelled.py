@@ -23,7 +23,7 @@ from t2t.errors import UserError, close_matches, on_one_line
 
 _MAX_FOLDERS = 64
 """Folders beside a table in which its paths are looked for."""
-_NUM_TRIED = 100
+NUM_TRIED = 100
 """Rows whose paths are looked for."""
 
 
@@ -79,7 +79,7 @@ def open_tables(
     reads = [read_file(file, config, labels) for file in files]
     bases = []
     for number, (read, split) in enumerate(zip(reads, splits, strict=True)):
-        rows, base = _with_base(read, root, files[number], split)
+        rows, base = with_base(read, root, files[number], split)
         reads[number] = replace(read, rows=rows)
         bases.append(base)
     common = bases[0] if len({*bases}) == 1 else str(root)
@@ -160,12 +160,12 @@ def _split_of(file: str, root: Path) -> str:
     return split
 
 
-def _with_base(
+def with_base(
     read: ReadFile, root: Path, file: str, split: str
 ) -> tuple[Iterator[Sequence[Any]], str]:
     """The rows of a table, and the folder that its paths are relative to."""
     rows = iter(read.rows)
-    first = list(islice(rows, _NUM_TRIED))
+    first = list(islice(rows, NUM_TRIED))
     own = os.path.dirname(file)
     folders = [str(root), own, str(root.parent)]
     inner = [*_folders_in(str(root)), *_folders_in(own)]
@@ -217,7 +217,7 @@ def _find_file(root: Path, file: str) -> str:
     for each in (path, os.path.join(root, path)):
         if os.path.isfile(each):
             return each
-    known = sorted({name for f in (".", root) for name in _files_in(Path(f))})
+    known = sorted({name for f in (".", root) for name in files_in(Path(f))})
     close = close_matches(os.path.basename(path), known)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
     if known and not close:
@@ -225,7 +225,7 @@ def _find_file(root: Path, file: str) -> str:
     raise UserError(f"There is no file {file}, here or in {root}.{hint}")
 
 
-def _files_in(folder: Path, suffixes: tuple[str, ...] = TABLE_SUFFIXES) -> list[str]:
+def files_in(folder: Path, suffixes: tuple[str, ...] = TABLE_SUFFIXES) -> list[str]:
     with suppress(OSError), os.scandir(folder) as entries:
         return [
             entry.name

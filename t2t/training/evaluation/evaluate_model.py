@@ -16,10 +16,7 @@ from t2t.shapes import Images, Labels
 from t2t.tasks.base import Views
 from t2t.tasks.class_matching import match_classes, relabelled
 from t2t.tasks.classify import flipped_logits, score_logits
-from t2t.training.distributed import (
-    World,
-    init_distributed,
-)
+from t2t.training.distributed import World, init_distributed
 from t2t.training.evaluation.calibration import MAX_LOGITS
 from t2t.training.evaluation.evaluate import Scoring
 from t2t.training.evaluation.evaluate_source import (

@@ -79,7 +79,7 @@ def find_data(
             raise
         raise UserError(
             f"{error} {trained.path} was trained on it: give --data."
-        ) from (error)
+        ) from error
     if split is None and "all" in splits and not is_own:
         note = f"{where} has no splits, so all of it is used; --split val takes a "
         return EvaluationData(splits["all"](), where, "all", (note + "tenth.",))
