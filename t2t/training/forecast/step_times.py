@@ -41,8 +41,9 @@ OVERLAP = {"ddp": 2 / 3, "fsdp": 1.0, "hybrid": 1.0}
 OVERLAP_KEPT = 1 / 8
 """The same for a small sharded model: the tokenizer's share."""
 HOST_SECONDS = {"ddp": 0.002, "fsdp": 0.040, "hybrid": 0.040}
-"""To launch a step: assumed. A sharded one is launched kernel by kernel, which took
-38 ms for T2T-ViT-14 (docs/speed.md)."""
+"""To launch a step: assumed. A sharded one is launched kernel by kernel: 38 ms for a
+prototype of T2T-ViT-14 without shards, 89 with them before they were made faster
+(docs/speed.md)."""
 
 
 class Origin(NamedTuple):
