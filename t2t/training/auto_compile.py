@@ -1,5 +1,6 @@
 """`--compile auto`: compiles the rest of a run if that saves time."""
 
+from t2t.errors import UserError
 from t2t.formatting import duration
 from t2t.training.compile_policy import CompileDecision, seconds_saved
 from t2t.training.distributed import broadcast_from_main
@@ -9,6 +10,8 @@ from t2t.training.logging.stage import stage
 from t2t.training.prepare import rehearse
 from t2t.training.run_folder import RunFolder
 from t2t.training.step import Stepper
+
+FAILED = "Whether to compile could not be recorded"
 
 
 class AutoCompile:
@@ -51,10 +54,16 @@ class AutoCompile:
             world, lambda: seconds_saved(stepper.state.model, left)
         )
         if not self.decision.is_made:
-            self.decision = CompileDecision(True, step if saved > 0 else None)
+            decision = CompileDecision(True, step if saved > 0 else None)
             # Before the next step: a resumed run computes each step the same way.
-            settings = self.decision.settings()
-            broadcast_from_main(world, lambda: self.run_folder.record(settings))
+            settings = decision.settings()
+            try:
+                broadcast_from_main(world, lambda: self.run_folder.record(settings))
+            except UserError as error:  # a full disk: decided after the next epoch
+                logger.failures.failed(FAILED, f"{error} Training continues.")
+                return
+            logger.failures.recovered(FAILED)
+            self.decision = decision
         if self.decision.from_step == step:
             words = f"Compiling, to save about {duration(saved)} of {duration(left)}"
             with stage(logger.console, words):

@@ -23,6 +23,7 @@ from t2t.training.distributed import World
 from t2t.training.logging.clock import Clock
 from t2t.training.recipe import Phase, Recipe
 from t2t.training.run_files import read_json
+from t2t.training.run_folder import RunFolder
 from t2t.training.runtime import Runtime
 from t2t.training.step import Stepper
 from t2t.training.step_result import Requests
@@ -112,6 +113,32 @@ def test_the_decision_of_the_first_epoch_is_kept(
     environment = read_json(tmp_path / "environment.json")
     assert environment["compiled_from_step"] == from_step
     assert earlier_decision(tmp_path) == CompileDecision(True, from_step)
+
+
+def test_a_full_disk_delays_the_decision(
+    tiny: Tiny,
+    compiles: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record, tries = RunFolder.record, []
+
+    def full(run_folder: RunFolder, settings: dict[str, Any]) -> None:
+        tries.append(settings)
+        if len(tries) == 1:
+            raise run_folder.unwritable(OSError(28, "No space left on device"))
+        record(run_folder, settings)
+
+    monkeypatch.setattr(RunFolder, "record", full)
+    monkeypatch.setattr(auto_compile, "seconds_saved", lambda *given: 1.0)
+    runtime = Runtime(device="cpu", workers=1)
+    assert train(tiny(epochs=4), folder=tmp_path, runtime=runtime).finished
+    assert compiles == [6]
+    assert earlier_decision(tmp_path) == CompileDecision(True, 6)
+    reported = " ".join(capsys.readouterr().out.split())
+    assert "cannot be written (No space left on device)" in reported
+    assert "could not be recorded once; now it works again." in reported
 
 
 def test_no_checkpoint_is_written_beside_the_decision(
