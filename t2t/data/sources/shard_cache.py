@@ -47,7 +47,7 @@ class Waiting:
         return time.monotonic() - self.started > self.seconds
 
     def pause(self, seconds: float) -> None:
-        """Sleeps until it is cancelled."""
+        """Sleeps; raises CancelledError if it is cancelled meanwhile."""
         until = min(time.monotonic() + seconds, self.started + self.seconds)
         while (left := until - time.monotonic()) > 0 and not self.over():
             time.sleep(min(left, _POLL_SECONDS))
