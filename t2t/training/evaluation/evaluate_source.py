@@ -35,7 +35,7 @@ class EvaluateOptions:
     device: str | None = None
     """cuda, mps or cpu; None takes the best available."""
     precision: str | None = None
-    """bf16, fp16 or fp32; None is bf16 on CUDA, else fp32."""
+    """bf16, fp16 or fp32; None is that of training on the device."""
     max_pixels: int = DEFAULT_MAX_PIXELS
     max_damaged: str = DEFAULT_MAX_DAMAGED
 
