@@ -373,7 +373,7 @@ def test_sharded_muon_trains_what_one_process_does(
 
 
 @pytest.mark.parametrize("num_images", [13, 1])
-def test_two_processes_judge_as_one(
+def test_two_processes_evaluate_as_one(
     num_images: int,
     recipe: Recipe,
     alone: Path,
@@ -411,7 +411,7 @@ def test_two_processes_judge_as_one(
 
 
 @pytest.mark.parametrize("differing", ["num_images: 13 → 12", "batch_size: 4 → 2"])
-def test_two_processes_judge_by_the_same_images(
+def test_two_processes_do_not_evaluate_different_images(
     differing: str,
     recipe: Recipe,
     alone: Path,

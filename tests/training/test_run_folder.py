@@ -173,9 +173,7 @@ def test_the_end_of_a_run_removes_only_its_checkpoints(recipe: Recipe) -> None:
     assert [path.name for path in run_folder.checkpoints.iterdir()] == ["best"]
 
 
-def test_what_a_killed_process_had_begun_is_swept(
-    recipe: Recipe, tmp_path: Path
-) -> None:
+def test_drafts_of_a_killed_process_are_removed(recipe: Recipe, tmp_path: Path) -> None:
     run_folder = begun(recipe)
     part = run_folder.path / f".model.safetensors.{32 * 'b'}.part"
     part.touch()

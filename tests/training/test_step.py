@@ -200,7 +200,7 @@ def broken_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], Non
     return at
 
 
-def test_left_out_steps_are_counted_and_told(
+def test_skipped_steps_are_counted_and_reported(
     tiny: Tiny,
     cpu: Runtime,
     tmp_path: Path,
@@ -219,7 +219,7 @@ def test_left_out_steps_are_counted_and_told(
     )
 
 
-def test_a_first_step_that_is_left_out_has_no_loss(
+def test_a_first_step_that_is_skipped_has_no_loss(
     tiny: Tiny,
     cpu: Runtime,
     tmp_path: Path,
@@ -312,7 +312,7 @@ def test_steps_follow_the_phases_of_the_recipe(
     assert seen == [(0.5, False)] * 6 + [(1.0, False)] * 3 + [(1.0, True)] * 3
 
 
-def test_a_calm_phase_crops_and_flips_alone(tiny: Tiny) -> None:
+def test_a_phase_of_light_augmentation_only_crops_and_flips(tiny: Tiny) -> None:
     recipe = tiny(random=True)
     light_augment = recipe.augmentation.light()
     left = Augmentation(crop_padding=1, flip=0.5, smoothing=0.1)
@@ -354,13 +354,13 @@ def test_replayed_steps_repeat_bit_for_bit_from_any_step(
         open_splits(str(images)).train, batch_size=16, crops=(), device="cuda:0"
     )
 
-    def begun() -> Stepper:
+    def new_stepper() -> Stepper:
         return Stepper(recipe, runtime, world, new_state(recipe, runtime, world, 3))
 
-    whole = begun()
+    whole = new_stepper()
     for batch in batches.steps(0, 10):
         whole.train_step(batch)
-    first, second = begun(), begun()
+    first, second = new_stepper(), new_stepper()
     for batch in batches.steps(0, 5):
         first.train_step(batch)
     state = first.state.snapshot()
@@ -417,7 +417,7 @@ def no_new_memory_is_zero() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_new_memory_is_zero")
 @pytest.mark.parametrize("name", ["adamw", "muon", "sgd"])
-def test_a_first_step_that_is_left_out_leaves_nothing_behind(
+def test_a_first_step_that_is_skipped_leaves_nothing_behind(
     name: str, tiny: Tiny, cpu: Runtime, batches: Batches
 ) -> None:
     recipe = tiny(optimizer=OptimizerConfig(name=name, lr=1e-2))

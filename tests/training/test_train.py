@@ -244,7 +244,7 @@ def test_checkpoints_are_written_every_few_minutes(
     assert saved == [2, 4]
 
 
-def test_a_run_resumes_where_nobody_can_be_told(tmp_path: Path) -> None:
+def test_a_run_resumes_where_nothing_can_be_printed(tmp_path: Path) -> None:
     # Closing it would try to write once more.
     with suppress(OSError), open("/dev/full", "w") as full, redirect_stdout(full):
         result = train(tiny(), folder=tmp_path / "run")

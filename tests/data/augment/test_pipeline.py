@@ -56,7 +56,7 @@ def test_a_padded_crop_lies_at_every_place():
     assert {tuple(each.tolist()) for each in crops.flatten(1)} == expected
 
 
-def test_calm_images_are_cropped_and_flipped_alone():
+def test_light_augmentation_only_crops_and_flips():
     light_augment = Augmentation(crop_padding=4, crop_fill="reflect", flip=0.5)
     kept = {"smoothing", "mix_mode", "mix_group", "interpolation", "erase_fill"}
     for field in dataclasses.fields(Augmentation):
