@@ -66,12 +66,17 @@ def save(
         with atomic_file(file) as part:
             write_with_checksum(state, part, metadata)
     except (OSError, SafetensorError) as error:
-        reason = first_line(error).removeprefix("Error while serializing: ")
         raise UserError(
-            f"{file} could not be written ({reason}): free some space, or name another "
-            "place."
+            f"{file} could not be written ({write_reason(error)}): free some space, or "
+            "name another place."
         ) from error
     return file
+
+
+def write_reason(error: BaseException) -> str:
+    """Why a file could not be written, in a few words."""
+    reason = getattr(error, "strerror", None) or first_line(error)
+    return str(reason).removeprefix("Error while serializing: ")
 
 
 def file_to_save(path: str | os.PathLike[str]) -> Path:

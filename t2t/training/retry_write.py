@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from t2t.errors import UserError, first_line
+from t2t.errors import UserError
 from t2t.formatting import duration
+from t2t.models.saving import write_reason
 
 WAIT_SECONDS = 300.0
 """How long a finished run waits for disk space."""
@@ -39,5 +40,4 @@ def retry_write(
 
 def why(error: Exception) -> str:
     """The reason of an error, without advice and a full stop."""
-    cause = error.__cause__ or error
-    return str(getattr(cause, "strerror", None) or first_line(cause)).rstrip(".")
+    return write_reason(error.__cause__ or error).rstrip(".")

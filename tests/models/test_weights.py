@@ -105,7 +105,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     before = file.read_bytes()
 
     def full(*_):
-        raise OSError("No space left on device")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     model.head.bias.data += 1
