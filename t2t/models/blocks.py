@@ -168,12 +168,12 @@ class Block(nn.Module):
         """
         if class_of(self) is not Block or not is_fused(tokens):
             return None
+        weights = block_weights(self, within=True)
+        if weights is None or self.norm1.eps != self.norm2.eps:
+            return None
         rate = self.drop_path.rate if self.drop_path.training else 0.0
         highest = max(rate, self.highest_drop_path)
         if rate > 0 and len(tokens) * highest < MIN_DROPPED:
-            return None
-        weights = block_weights(self, within=True)
-        if weights is None or self.norm1.eps != self.norm2.eps:
             return None
         assert isinstance(self.mixer, SelfAttention)
         dtype = compute_dtype(tokens)

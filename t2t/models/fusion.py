@@ -1,7 +1,7 @@
 """Which modules the fused operations can replace, and the weights they read.
 
-The fused operations read weights and call no modules. A model with a hooked, sharded or
-replaced module takes the plain path, which calls every module.
+The fused operations read weights and call no modules. Around a module that is hooked or
+replaced, or whose shards are not gathered, the plain path calls every module.
 """
 
 from collections.abc import Sequence

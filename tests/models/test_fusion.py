@@ -99,26 +99,39 @@ def test_fused_path_agrees(fused: list[str], model_args: dict[str, Any]) -> None
         torch.testing.assert_close(found, wanted, rtol=2e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "model_args"),
-    [
-        ("t2t_vit_14_se", {}),
-        ("t2t_vit_16_ghost", {}),
-        ("t2t_vit_7", {"positions": "relative"}),
-        ("t2t_vit_7", {"positions": "learned_1d", "positions_at": "every_layer"}),
-        ("t2t_vit_7", {"mixer": "linformer"}),
-        ("t2t_vit_7", {"mixer": "axial"}),
-        ("t2t_vit_7", {"mixer": "conv_attention"}),
-        ("t2t_vit_7", {"mlp": "depthwise"}),
-        ("t2t_vit_7", {"wiring": "pyramid", "pyramid_stages": (1, 2)}),
-    ],
-)
-def test_other_designs_keep_the_plain_path(
+OTHER_DESIGNS: list[tuple[str, dict[str, Any]]] = [
+    ("t2t_vit_14_se", {}),
+    ("t2t_vit_16_ghost", {}),
+    ("t2t_vit_7", {"positions": "relative"}),
+    ("t2t_vit_7", {"positions": "learned_1d", "positions_at": "every_layer"}),
+    ("t2t_vit_7", {"mixer": "linformer"}),
+    ("t2t_vit_7", {"mixer": "axial"}),
+    ("t2t_vit_7", {"mixer": "conv_attention"}),
+    ("t2t_vit_7", {"mlp": "depthwise"}),
+    ("t2t_vit_7", {"wiring": "pyramid", "pyramid_stages": (1, 2)}),
+]
+
+
+@pytest.mark.parametrize(("name", "model_args"), OTHER_DESIGNS)
+def test_other_designs_are_no_stack_of_blocks(
     fused: list[str], name: str, model_args: dict[str, Any]
 ) -> None:
     model = t2t.create_model(name, **SMALL, **model_args).eval()
     model(torch.randn(2, 3, 32, 32))
     assert "blocks" not in fused
+
+
+@pytest.mark.parametrize(("name", "model_args"), OTHER_DESIGNS)
+def test_blocks_of_other_designs_compute_the_same_by_themselves(
+    name: str, model_args: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    sizes = {**SMALL, "token_dropout": 0.0}
+    model = t2t.create_model(name, **sizes, **model_args).eval()
+    images = torch.randn(2, 3, 32, 32)
+    plain = model(images)
+    monkeypatch.setattr(blocks, "is_fused", lambda x: True)
+    torch.testing.assert_close(model(images), plain, rtol=1e-3, atol=1e-4)
 
 
 def test_all_features_are_returned_where_they_are_asked_for(fused: list[str]) -> None:
@@ -173,11 +186,30 @@ def test_blocks_that_are_hooked_from_outside_run_fused_one_by_one(
         torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
-def test_gradient_checkpointing_keeps_the_plain_path(fused: list[str]) -> None:
-    model = t2t.create_model("t2t_vit_7", **SMALL)
-    model.set_grad_checkpointing()
-    model(torch.randn(2, 3, 32, 32))
+@pytest.mark.parametrize("drop_path", [0.0, 0.5])
+def test_checkpointed_blocks_run_fused_one_by_one(
+    fused: list[str], drop_path: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "is_fused", lambda x: True)
+    sizes = {**SMALL, "token_dropout": 0.0}
+    model = t2t.create_model("t2t_vit_7", **sizes, drop_path=drop_path).train()
+    images = torch.randn(8, 3, 32, 32)
+    found = []
+    for checkpoints in (False, True):
+        model.set_grad_checkpointing(checkpoints)
+        # A hook keeps blocks without checkpoints from running as one stack.
+        hook = model.encoder.blocks[0].register_forward_hook(lambda *_: None)
+        if checkpoints:
+            hook.remove()
+        model.zero_grad()
+        torch.manual_seed(0)
+        logits = model(images)
+        logits.square().sum().backward()
+        grads = [each.grad.clone() for each in model.parameters()]
+        found.append([logits.detach(), *grads])
+        hook.remove()
     assert "blocks" not in fused
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 def twice(layer: nn.Linear) -> None:
@@ -241,6 +273,23 @@ def test_what_was_changed_in_a_model_is_computed(
         on_cpu = model(images)
     torch.testing.assert_close(quick, plain, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(on_cpu, plain, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_was_changed_is_computed_in_training_too(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where each block runs fused by itself."""
+    torch.manual_seed(0)
+    sizes = {**SMALL, "token_dropout": 0.0, "drop_path": 0.0}
+    model = t2t.create_model("t2t_vit_7", **sizes).train()
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.3)
+    CHANGES[change](model.encoder.blocks[1], model.tokenizer.steps[0])
+    images = torch.randn(2, 3, 32, 32)
+    plain = model(images)
+    monkeypatch.setattr(blocks, "is_fused", lambda x: True)
+    torch.testing.assert_close(model(images), plain, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
