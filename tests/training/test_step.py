@@ -200,7 +200,7 @@ def broken_training(monkeypatch: pytest.MonkeyPatch) -> Callable[[set[int]], Non
     return at
 
 
-def test_skipped_steps_are_counted_and_reported(
+def test_gradients_that_are_not_finite_are_counted_and_reported(
     tiny: Tiny,
     cpu: Runtime,
     tmp_path: Path,
