@@ -193,7 +193,8 @@ class CheckpointWriter:
             needed = bytes_needed(snapshot)
             free = shutil.disk_usage(self.folder).free
             # Clearer than torch's own message. By now the unfinished file may be gone.
-            if free < needed or TORCH_WRITER in str(failure):
+            is_vague = TORCH_WRITER in str(failure)
+            if free < needed or is_vague and free < 2 * needed:
                 return f"about {needed:,} bytes are needed and {free:,} are free"
         return first_line(failure)
 

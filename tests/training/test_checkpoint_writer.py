@@ -88,6 +88,9 @@ def test_full_disk_leaves_the_last_checkpoint_and_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run, folder = saved
+    size = sum(tensor.nbytes for tensor in run.snapshot().tensors.values())
+    usage = SimpleNamespace(free=int(1.5 * size) + 2**16)
+    monkeypatch.setattr(checkpoint_writer.shutil, "disk_usage", lambda path: usage)
 
     def full(*_: object, **__: object) -> None:
         raise error
