@@ -142,6 +142,12 @@ def upload(api: Any, folder: Path, cards: Path, name: str, private: bool) -> str
             commit_message="Upload a model exported by t2t",
         )
     except (HfHubHTTPError, OSError, ValueError) as error:
+        if isinstance(error, ValueError) and CARD_NAME in str(error):
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(
+                f"The hub refuses the model card of {name} ({reason}): export a folder "
+                f"by t2t export --to timm, change its {CARD_NAME}, and push the folder."
+            ) from error
         raise UserError(
             f"{name} could not be uploaded ({first_line(error)}): check the name, and "
             "that your token may write to it."

@@ -112,3 +112,12 @@ def test_a_refusal_of_the_hub_is_one_sentence(weights: Path, photos: list[str]) 
     hub = FakeHub(OSError("403 Forbidden"))
     with pytest.raises(UserError, match=r"could not be uploaded \(403 Forbidden\)"):
         push(weights, "anna/ants", api=hub, images=photos[:1])
+
+
+def test_a_refused_card_says_what_is_wrong_with_it(
+    weights: Path, photos: list[str]
+) -> None:
+    refused = 'Invalid metadata in README.md.\n- "license" must be one of [mit, other]'
+    hub = FakeHub(ValueError(refused))
+    with pytest.raises(UserError, match=r'"license" must be one of \[mit, other\]\)'):
+        push(weights, "anna/ants", api=hub, images=photos[:1])
