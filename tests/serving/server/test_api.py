@@ -297,6 +297,18 @@ def test_the_path_of_the_training_data_stays_with_its_owner(start_local: Any) ->
         assert found.client.get("/model").json()["data"] == "insects"
 
 
+def test_the_folder_of_the_weights_stays_with_its_owner(
+    start_local: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "bare.safetensors"
+    t2t.save(t2t.load("builtin"), file)
+    trained = load_trained(file)
+    assert len(trained.notes) == 2
+    with start_local(Predictor(trained, "cpu")) as found:
+        notes = found.client.get("/model").json()["notes"]
+    assert all(note.startswith("bare.safetensors does not") for note in notes)
+
+
 def test_grey_models_are_served(start_local: Any, encode: Encode) -> None:
     torch.manual_seed(0)
     small = {"dim": 16, "depth": 2, "num_heads": 2, "token_dim": 8, "image_size": 8}
