@@ -135,12 +135,16 @@ def upload(api: Any, folder: Path, cards: Path, name: str, private: bool) -> str
         (file, cards / file if file == CARD_NAME else folder / file) for file in FILES
     ]
     try:
-        url = api.create_repo(name, private=private, exist_ok=True)
-        api.create_commit(
-            name,
-            [CommitOperationAdd(file, str(path)) for file, path in files],
-            commit_message="Upload a model exported by t2t",
-        )
+        # None: as private as the owner's new repositories are by default.
+        url = api.create_repo(name, private=private or None, exist_ok=True)
+        # A repository that exists already stays as public as it is.
+        is_too_public = private and not api.model_info(name).private
+        if not is_too_public:
+            api.create_commit(
+                name,
+                [CommitOperationAdd(file, str(path)) for file, path in files],
+                commit_message="Upload a model exported by t2t",
+            )
     except (HfHubHTTPError, OSError, ValueError) as error:
         if isinstance(error, ValueError) and CARD_NAME in str(error):
             reason = " ".join(str(error).split()).rstrip(".")
@@ -152,4 +156,9 @@ def upload(api: Any, folder: Path, cards: Path, name: str, private: bool) -> str
             f"{name} could not be uploaded ({first_line(error)}): check the name, and "
             "that your token may write to it."
         ) from error
+    if is_too_public:
+        raise UserError(
+            f"{name} exists on the hub and is public: make it private in its settings "
+            "first, name another repository, or leave --private out."
+        )
     return str(url)

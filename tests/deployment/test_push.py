@@ -1,7 +1,9 @@
 """A model is uploaded with its card, or one sentence says why not."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -19,8 +21,11 @@ Output = pytest.CaptureFixture[str]
 class FakeHub:
     """Keeps what is uploaded."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(
+        self, error: Exception | None = None, public: Sequence[str] = ()
+    ) -> None:
         self.error = error
+        self.public = public
         self.files: dict[str, bytes] = {}
         self.created: list[tuple[str, bool]] = []
 
@@ -30,6 +35,9 @@ class FakeHub:
         assert exist_ok
         self.created.append((name, private))
         return f"https://huggingface.co/{name}"
+
+    def model_info(self, name: str) -> Any:
+        return SimpleNamespace(private=name not in self.public)
 
     def create_commit(self, name: str, operations: Any, *, commit_message: str) -> None:
         assert "t2t" in commit_message
@@ -49,6 +57,17 @@ def test_the_folder_is_uploaded_with_its_name_in_the_card(
     assert 't2t.load("hf-hub:anna/ants")' in card
     assert "OWNER/NAME" not in card
     assert "\n# ants\n" in card
+
+
+def test_a_private_model_does_not_go_into_a_public_repository(
+    weights: Path, photos: list[str]
+) -> None:
+    hub = FakeHub(public=["anna/ants"])
+    with pytest.raises(UserError, match="exists on the hub and is public"):
+        push(weights, "anna/ants", private=True, api=hub, images=photos[:1])
+    assert not hub.files
+    push(weights, "anna/ants", api=hub, images=photos[:1])
+    assert hub.files
 
 
 def test_an_exported_folder_is_uploaded_as_it_is(
