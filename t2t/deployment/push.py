@@ -42,6 +42,8 @@ def push(
     `api` stands for huggingface_hub's HfApi.
     """
     check_name(name)
+    if api is None and not dry_run:  # before the export, which takes time
+        api = hub_api()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(weights).expanduser()
         if is_exported(folder):
@@ -53,7 +55,7 @@ def push(
         sizes = [(file, (folder / file).stat().st_size) for file in FILES]
         if dry_run:
             return PushReport(f"https://huggingface.co/{name}", tuple(sizes), True)
-        url = upload(api or hub_api(), folder, Path(temporary), name, private)
+        url = upload(api, folder, Path(temporary), name, private)
     return PushReport(url, tuple(sizes), False)
 
 

@@ -127,6 +127,15 @@ def test_no_token_and_no_network_are_one_sentence(
         module.hub_api()
 
 
+def test_the_token_is_checked_before_the_export(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "no route")
+    monkeypatch.setattr(module, "export", None)
+    with pytest.raises(UserError, match="cannot be reached"):
+        push(weights, "anna/ants")
+
+
 def test_a_refusal_of_the_hub_is_one_sentence(weights: Path, photos: list[str]) -> None:
     hub = FakeHub(OSError("403 Forbidden"))
     with pytest.raises(UserError, match=r"could not be uploaded \(403 Forbidden\)"):
