@@ -142,8 +142,8 @@ ImageSizeOption = Annotated[
 LogLevelOption = Annotated[
     LogLevel,
     option(
-        "Print debug (also messages of libraries, and tracebacks), info, warning (no "
-        "progress) or error.",
+        "What to print beside results: debug (also messages of libraries, and "
+        "tracebacks), info, warning (no progress) or error.",
         "(default: info)",
     ),
 ]
