@@ -16,7 +16,7 @@ from t2t.commands.options import (
     run_code,
 )
 from t2t.config import check_contradictions
-from t2t.errors import UserError, choose
+from t2t.errors import UserError
 
 if TYPE_CHECKING:
     from t2t.training.forecast.plan import Plan
@@ -34,7 +34,8 @@ def plan(
     *,
     gpus: Annotated[int, option("Number of GPUs.", "(default: 8)", "N")] = 8,
     gpu: Annotated[
-        str, option("GPU: H200, H100 or A100.", "(default: H200)", "GPU")
+        Literal["H200", "H100", "A100"],
+        option("GPU: H200, H100 or A100.", "(default: H200)"),
     ] = "H200",
     parallelism: Annotated[
         Literal["ddp", "fsdp", "hybrid"],
@@ -88,11 +89,9 @@ def plan(
     from t2t.screen import print_json, print_page
     from t2t.training.forecast import plan as planning
     from t2t.training.forecast.measured_steps import measured_steps
-    from t2t.training.forecast.step_times import GPUS
     from t2t.training.initial_state import build_model
 
     check_contradictions({}, set)
-    choose("gpu", gpu, GPUS)
     chosen = apply_settings(open_recipe(recipe), None, set)
     steps = None
     if measured is not None:
