@@ -183,8 +183,8 @@ def model_json(predictor: Predictor, options: ServerOptions) -> dict[str, Any]:
 
 def without_folder(note: str, path: str) -> str:
     """A note that names the file of weights, but not where it is on this machine."""
-    for written in (path, str(Path(path).expanduser())):
-        note = note.replace(written, Path(written).name)
+    for written in (Path(path), Path(path).expanduser()):
+        note = note.replace(str(written), written.name or str(written))
     return note
 
 
