@@ -56,9 +56,9 @@ def advice(
         if is_in_memory(recipe.data):  # which the command line does not have
             command = 't2t.train(data=…, from_="builtin")'
         notes.append(
-            f"{num_train:,} images are few to train from scratch. Start from weights "
-            "trained on similar images (--from WEIGHTS), or from the built-in "
-            f"model, trained on CIFAR-10 at 32 pixels: {command}"
+            f"{num_train:,} images are few to train from scratch: weights trained on "
+            "similar images (--from WEIGHTS) are a better start. The built-in model, "
+            f"trained on CIFAR-10 at 32 pixels, is a quick one: {command}"
         )
     if num_val < FEW_TO_VALIDATE and task_class(recipe.task).metrics[0].name == "top1":
         notes.append(
@@ -89,10 +89,12 @@ def size_notes(recipe: Recipe, source: Source) -> list[str]:
     side = typical_side(source)
     if side < MUCH_LARGER * min(height, width):
         return []
+    larger = "set a larger image_size, with a model for it (t2t models)"
+    if recipe.weights is not None:  # whose positions are interpolated
+        larger = f"add --image-size {2 * max(height, width)}, which takes more time"
     return [
         f"The images have about {side} pixels a side, and this run sees them at "
-        f"{height}×{width}: for more detail, set a larger image_size, with a model for "
-        "it (t2t models)."
+        f"{height}×{width}: for more detail, {larger}."
     ]
 
 

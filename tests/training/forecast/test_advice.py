@@ -131,6 +131,9 @@ def test_photographs_seen_as_small_images_are_noted(tiny: Tiny, tmp_path: Path) 
     source = open_splits(tmp_path).train
     (note,) = size_notes(tiny(image_size=(32, 32)), source)
     assert note.startswith("The images have about 90 pixels a side, and this run sees")
+    assert note.endswith("with a model for it (t2t models).")
+    (note,) = size_notes(tiny(image_size=(32, 32), weights="builtin"), source)
+    assert note.endswith("for more detail, add --image-size 64, which takes more time.")
     assert size_notes(tiny(image_size=(64, 64)), source) == []
     assert size_notes(tiny(image_size=(96, 96)), source) == []
     with pytest.raises(UserError, match="16 is more than the 4 images to train on"):
