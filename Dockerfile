@@ -14,7 +14,7 @@ COPY pyproject.toml README.md LICENSE /src/
 COPY t2t /src/t2t
 RUN python -m pip install --no-cache-dir "/src[data,export,serve]" && rm -rf /src
 
-# Any user may write caches, whoever --user names.
+# Caches are in /tmp, which any --user may write.
 ENV HOME=/tmp T2T_CACHE=/tmp/t2t MPLCONFIGDIR=/tmp/matplotlib
 WORKDIR /work
 ENTRYPOINT ["t2t"]

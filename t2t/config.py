@@ -14,8 +14,9 @@ Config = TypeVar("Config")
 MAX_IMAGE_SIDE = 65_535
 """Pixels per side of an image: the limit of JPEG."""
 MAX_WORKERS = 1024
-MAX_HANG_MINUTES = 10_000
 """Data loading workers per process; more is surely a typing error."""
+MAX_HANG_MINUTES = 10_000
+"""A week: more is surely a typing error, too."""
 
 
 def to_json(config: Any) -> dict[str, Any]:

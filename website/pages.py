@@ -147,7 +147,10 @@ def for_the_site(text: str, path: str, place: str) -> str:
 def main(words: Iterable[str]) -> None:
     """Writes the pages into a folder, in place of what is there."""
     (folder,) = map(Path, words)
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        if not (folder / "index.md").is_file():
+            sys.exit(f"{folder} holds no earlier pages: name another folder.")
+        shutil.rmtree(folder)
     write_pages(folder)
 
 

@@ -31,6 +31,8 @@ def tsne_points(features: Float[np.ndarray, "images width"], seed: int = 0) -> P
 
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     directions = features / np.maximum(lengths, 1e-12)
+    if np.ptp(directions, axis=0).max() < 1e-6:  # one image, or copies of one
+        return np.zeros((len(features), 2), np.float32)
     width = min(_PCA_WIDTH, *directions.shape)
     directions = PCA(width, random_state=seed).fit_transform(directions)
     tsne = TSNE(

@@ -72,7 +72,7 @@ def bench(
     profile: Annotated[bool, option("List the kernels that take longest.")] = False,
     grow: Annotated[
         tuple[Literal["size", "batch", "depth"], ...],
-        option("Also measure other sizes, batches or depths; plot beside --out.", ""),
+        option("Also measure other sizes, batches or depths; draw the rows.", ""),
     ] = (),
     data: Annotated[
         str | None,

@@ -45,7 +45,12 @@ def look(
         ),
     ] = (),
     out: Annotated[
-        str, option("Folder of the pictures and the report.", "(default: look)", "PATH")
+        str,
+        option(
+            "Folder for the pictures and the report: a new one, or of an earlier look.",
+            "(default: look)",
+            "PATH",
+        ),
     ] = "look",
     image_size: ImageSizeOption = None,
     model: ModelOption = None,

@@ -38,11 +38,16 @@ def option(
 
 
 DeviceOption = Annotated[
-    str | None, option("Device: cuda, mps or cpu.", "(default: the best available)")
+    str | None,
+    option("Device: cuda, mps or cpu.", "(default: the best available)", "DEVICE"),
 ]
 PrecisionOption = Annotated[
     str | None,
-    option("Precision: bf16, fp16 or fp32.", "(default: bf16 on CUDA, else fp32)"),
+    option(
+        "Precision: bf16, fp16 or fp32.",
+        "(default: bf16 on CUDA, else fp32)",
+        "PRECISION",
+    ),
 ]
 CompileOption = Annotated[
     Literal["auto", "on", "off"],
@@ -137,8 +142,8 @@ ImageSizeOption = Annotated[
 LogLevelOption = Annotated[
     LogLevel,
     option(
-        "Print debug (also messages of libraries, and tracebacks), info, warning (no "
-        "progress) or error.",
+        "What to print beside results: debug (also messages of libraries, and "
+        "tracebacks), info, warning (no progress) or error.",
         "(default: info)",
     ),
 ]

@@ -30,7 +30,7 @@ def pack(
     destination: Annotated[
         Positional[str],
         option(
-            "Folder for the shards: a new one, or that of an interrupted pack.",
+            "Folder for the shards: a new one, or of an interrupted pack.",
             "",
             "DEST",
         ),

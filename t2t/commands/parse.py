@@ -74,7 +74,7 @@ def parse(
 
 
 def option_in(word: str) -> str:
-    """The option that a word gives, as the help spells it."""
+    """The option in a word of the command line, written as in the help."""
     return word.partition("=")[0].replace("_", "-")
 
 

@@ -3,7 +3,7 @@
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional
 
@@ -16,7 +16,7 @@ from t2t.commands.options import (
     run_code,
 )
 from t2t.config import check_contradictions
-from t2t.errors import UserError, choose
+from t2t.errors import UserError
 
 if TYPE_CHECKING:
     from t2t.training.forecast.plan import Plan
@@ -33,9 +33,13 @@ def plan(
     ],
     *,
     gpus: Annotated[int, option("Number of GPUs.", "(default: 8)", "N")] = 8,
-    gpu: Annotated[str, option("GPU: H200, H100 or A100.", "(default: H200)")] = "H200",
+    gpu: Annotated[
+        Literal["H200", "H100", "A100"],
+        option("GPU: H200, H100 or A100.", "(default: H200)"),
+    ] = "H200",
     parallelism: Annotated[
-        str, option("Parallelism: ddp, fsdp or hybrid.", "(default: ddp)")
+        Literal["ddp", "fsdp", "hybrid"],
+        option("Parallelism: ddp, fsdp or hybrid.", "(default: ddp)"),
     ] = "ddp",
     per_node: Annotated[int, option("GPUs per node.", "(default: 8)", "N")] = 8,
     images: Annotated[
@@ -83,19 +87,15 @@ def plan(
     from t2t.recipes.open_recipe import open_recipe
     from t2t.recipes.settings import apply_settings
     from t2t.screen import print_json, print_page
-    from t2t.training.distributed import PARALLELISMS
     from t2t.training.forecast import plan as planning
     from t2t.training.forecast.measured_steps import measured_steps
-    from t2t.training.forecast.step_times import GPUS
     from t2t.training.initial_state import build_model
 
     check_contradictions({}, set)
-    choose("gpu", gpu, GPUS)
-    choose("parallelism", parallelism, PARALLELISMS)
     chosen = apply_settings(open_recipe(recipe), None, set)
     steps = None
     if measured is not None:
-        steps = measured_steps(Path(measured), chosen, gpu, parallelism, gpus)  # type: ignore[arg-type]
+        steps = measured_steps(Path(measured), chosen, gpu, parallelism, gpus)
     with torch.device("meta"):
         model = build_model(chosen, num_classes=1000)
     cost = count(model, chosen.image_size)
@@ -103,7 +103,7 @@ def plan(
         chosen,
         gpus,
         gpu=gpu,
-        parallelism=parallelism,  # type: ignore[arg-type]
+        parallelism=parallelism,
         per_node=per_node,
         num_images=at_least(1, "--images", images),
         micro_batch=micro_batch,
@@ -123,7 +123,7 @@ def plan(
         rehearsal = step_once(
             chosen,
             gpus,
-            parallelism=parallelism,  # type: ignore[arg-type]
+            parallelism=parallelism,
             per_node=min(per_node, gpus),
         )
         who = "Process 0 copies" if parallelism == "ddp" else "Each process copies"

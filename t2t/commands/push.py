@@ -26,7 +26,9 @@ def push(
         ),
     ],
     *,
-    private: Annotated[bool, option("Create a private repository.")] = False,
+    private: Annotated[
+        bool, option("Upload to a private repository; never to a public one.")
+    ] = False,
     dry_run: Annotated[
         bool, option("Only list what would be uploaded; needs no network.")
     ] = False,

@@ -46,6 +46,7 @@ def serve(
         option(
             "Address to listen on; 0.0.0.0 for all interfaces.",
             "(default: 127.0.0.1, for this machine alone)",
+            "ADDRESS",
         ),
     ] = "127.0.0.1",
     port: Annotated[
@@ -204,7 +205,7 @@ def advice(token: str | None) -> str:
     plain = "replies and uploads are not encrypted: put a proxy with TLS before it"
     if token is None:
         return (
-            f"Everybody who reaches this address can use the model: give --token; and "
+            f"Anyone who can reach this address can use the model: give --token; and "
             f"{plain}."
         )
     return f"Other machines reach this address, and {plain}."

@@ -1,9 +1,8 @@
 """The options of an export."""
 
-import re
 from dataclasses import dataclass
 
-from t2t.errors import UserError, choose
+from t2t.errors import UserError, choose, suggest
 
 SUFFIXES = {
     "onnx": ".onnx",
@@ -17,6 +16,22 @@ FOLDER_SUFFIX = "-timm"
 GRAPHS = ("onnx", "torch-export")
 VAL_IMAGES = 1000
 NO_LICENSE = "unknown"
+OTHER_LICENSE = "other"
+_LICENSES = """
+    afl-3.0 agpl-3.0 apache-2.0 apple-amlr apple-ascl artistic-2.0 bigcode-openrail-m
+    bigscience-bloom-rail-1.0 bigscience-openrail-m bsd bsd-2-clause bsd-3-clause
+    bsd-3-clause-clear bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0
+    cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0
+    cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0
+    cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 cdla-permissive-2.0 cdla-sharing-1.0
+    creativeml-openrail-m deepfloyd-if-license ecl-2.0 epl-1.0 epl-2.0 etalab-2.0
+    eupl-1.1 eupl-1.2 fair-noncommercial-research-license gemma gfdl gpl gpl-2.0 gpl-3.0
+    h-research intel-research isc lgpl lgpl-2.1 lgpl-3.0 lgpl-lr llama2 llama3 llama3.1
+    llama3.2 llama3.3 llama4 lppl-1.3c mit mpl-2.0 ms-pl ncsa odbl odc-by ofl-1.1
+    openmdw-1.0 openrail openrail++ osl-3.0 pddl postgresql unlicense wtfpl zlib
+"""
+LICENSES = (NO_LICENSE, OTHER_LICENSE, *_LICENSES.split())
+"""The hub's names; it refuses a model card with any other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +62,11 @@ class ExportOptions:
                 f"license is for the card of a timm folder, not for {self.to}; leave "
                 "it out."
             )
-        if not re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*", self.license):
+        if self.license not in LICENSES:
             raise UserError(
                 f"license={self.license!r} is not a name that the hub knows: give one "
-                "such as apache-2.0, mit, cc-by-4.0 or other, in lower case."
+                "such as apache-2.0 or mit, or other, and name the license in the "
+                f"model card.{suggest(self.license, LICENSES)}"
             )
         if self.val_images < 1:
             raise UserError(f"val_images={self.val_images} must be 1 or more.")

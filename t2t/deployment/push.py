@@ -42,6 +42,8 @@ def push(
     `api` stands for huggingface_hub's HfApi.
     """
     check_name(name)
+    if api is None and not dry_run:  # before the export, which takes time
+        api = hub_api()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(weights).expanduser()
         if is_exported(folder):
@@ -53,7 +55,7 @@ def push(
         sizes = [(file, (folder / file).stat().st_size) for file in FILES]
         if dry_run:
             return PushReport(f"https://huggingface.co/{name}", tuple(sizes), True)
-        url = upload(api or hub_api(), folder, Path(temporary), name, private)
+        url = upload(api, folder, Path(temporary), name, private)
     return PushReport(url, tuple(sizes), False)
 
 
@@ -135,15 +137,30 @@ def upload(api: Any, folder: Path, cards: Path, name: str, private: bool) -> str
         (file, cards / file if file == CARD_NAME else folder / file) for file in FILES
     ]
     try:
-        url = api.create_repo(name, private=private, exist_ok=True)
-        api.create_commit(
-            name,
-            [CommitOperationAdd(file, str(path)) for file, path in files],
-            commit_message="Upload a model exported by t2t",
-        )
+        # None: as private as the owner's new repositories are by default.
+        url = api.create_repo(name, private=private or None, exist_ok=True)
+        # A repository that exists already stays as public as it is.
+        is_too_public = private and not api.model_info(name).private
+        if not is_too_public:
+            api.create_commit(
+                name,
+                [CommitOperationAdd(file, str(path)) for file, path in files],
+                commit_message="Upload a model exported by t2t",
+            )
     except (HfHubHTTPError, OSError, ValueError) as error:
+        if isinstance(error, ValueError) and CARD_NAME in str(error):
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise UserError(
+                f"The hub refuses the model card of {name} ({reason}): export a folder "
+                f"by t2t export --to timm, change its {CARD_NAME}, and push the folder."
+            ) from error
         raise UserError(
             f"{name} could not be uploaded ({first_line(error)}): check the name, and "
             "that your token may write to it."
         ) from error
+    if is_too_public:
+        raise UserError(
+            f"{name} exists on the hub and is public: make it private in its settings "
+            "first, name another repository, or leave --private out."
+        )
     return str(url)

@@ -77,8 +77,8 @@ def unfinished(target: Path) -> Iterator[Path]:
             raise unwritable(target, error) from error
         raise
     except UserError as error:
-        told = str(error).replace(str(folder / target.name), str(target))
-        raise UserError(told) from error
+        message = str(error).replace(str(folder / target.name), str(target))
+        raise UserError(message) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

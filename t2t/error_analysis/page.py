@@ -109,10 +109,10 @@ def add_wrong_labels(page: HtmlPage, found: Findings, pictures: Pictures) -> Non
         listed = predictions.rows(rows[:NUM_SHOWN])
         page.section(
             title,
-            f"{shown(len(listed), len(rows), 'images')} to whose label the model "
-            "gives less than a tenth of the probability that it gives it in other "
-            "images with this label. Look at each: some labels are wrong, some images "
-            "are just hard.",
+            f"{shown(len(listed), len(rows), 'images')} whose label is improbable: the "
+            "model gives it less than a tenth of its mean probability over all images "
+            "with this label. Look at each: some labels are wrong, some images are "
+            "just hard.",
         )
         page.cards(prediction_card(each, images) for each in listed)
 

@@ -55,7 +55,7 @@ class TrainedModel:
 
     @property
     def data_name(self) -> str | None:
-        """The training data without its path, which is private."""
+        """The training data without its path, which stays on this machine."""
         if self.data is None:
             return None
         return os.path.basename(os.path.abspath(self.data)) or self.data

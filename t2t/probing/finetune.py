@@ -1,4 +1,4 @@
-"""Fine-tuning on a few examples, as the last and dearest probe."""
+"""Fine-tuning on a few examples: the last and slowest probe."""
 
 import hashlib
 import json

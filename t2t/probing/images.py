@@ -92,7 +92,7 @@ def find_labelled(
     if len(train.classes) < 2:
         raise UserError(
             f"{where} has images of one class only ({train.classes[0]}), and a probe "
-            "tells classes apart: add a folder of images of another class."
+            "needs two or more: add a folder of images of another class."
         )
     if evaluated_on.classes != train.classes:
         numbers, _ = match_classes(evaluated_on.classes, train.classes, where)

@@ -27,17 +27,19 @@ def write_report(look: Look, path: Path) -> Path:
 
 
 def write_files(look: Look, path: Path) -> Path:
-    """Writes them into a folder that exists."""
+    """Writes them into a folder that is empty or holds an earlier look."""
+    before = earlier_pictures(path)
+    if before is None:  # an interrupted look marks the folder as its own, too
+        write_atomically(path / NUMBERS, b'{"pictures": []}')
     folder = Folder(path, HtmlPage(title_of(look), introduction(look)))
     add_overview(folder, look)
     for add in SECTIONS:
         add(folder, look.models)
-    before = pictures_before(path)
     numbers = {**look.as_json(), "pictures": folder.names}
     text = json.dumps(numbers, indent=1, ensure_ascii=False)
     write_atomically(path / NUMBERS, text.encode())
     report = folder.page.write(path / REPORT)
-    for name in before - {*folder.names}:
+    for name in (before or set()) - {*folder.names}:
         (path / name).unlink(missing_ok=True)
     return report
 
@@ -48,13 +50,13 @@ def title_of(look: Look) -> str:
     return f"What {', '.join(others)} and {last} see" if others else f"What {last} sees"
 
 
-def pictures_before(path: Path) -> set[str]:
-    """The pictures that an earlier look wrote into the folder."""
+def earlier_pictures(path: Path) -> set[str] | None:
+    """The pictures that an earlier look wrote into the folder; None without one."""
     try:
         names = json.loads((path / NUMBERS).read_text())["pictures"]
         return {each for each in names if re.fullmatch(r"[a-z0-9-]+\.png", each)}
     except (OSError, ValueError, KeyError, TypeError):
-        return set()
+        return None
 
 
 def make_folder(path: Path) -> None:
@@ -67,15 +69,22 @@ def make_folder(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Raises an error if the folder cannot be made or written, and makes nothing."""
+    """Raises an error if the folder cannot be written or is not ours; makes nothing."""
     absolute = path.absolute()
     existing = next(
         each for each in (absolute, *absolute.parents) if os.path.lexists(each)
     )
     if not existing.is_dir():
         raise unwritable(path, os.strerror(errno.ENOTDIR))
-    if not os.access(existing, os.W_OK | os.X_OK):
+    if not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
         raise unwritable(path, os.strerror(errno.EACCES))
+    names = os.listdir(path) if path.is_dir() else []
+    has_others = any(not name.startswith(".") for name in names)
+    if has_others and earlier_pictures(path) is None:
+        raise UserError(
+            f"The folder {path} holds other files, which a report could replace: name "
+            "a new or empty folder, or that of an earlier look."
+        )
 
 
 def unwritable(path: Path, reason: str | None) -> UserError:

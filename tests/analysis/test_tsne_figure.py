@@ -42,11 +42,15 @@ def test_classes_stay_together(tmp_path: Path) -> None:
     assert (np.ptp(pixels, axis=2) > 50).sum() > 1000  # points have colours
 
 
-@pytest.mark.parametrize("num", [2, 3, 5])
+@pytest.mark.parametrize("num", [1, 2, 3, 5])
 def test_a_few_images_are_enough(num: int) -> None:
     points = tsne_points(clusters(num, 1)[0])
     assert points.shape == (num, 2)
     assert np.isfinite(points).all()
+
+
+def test_copies_of_one_image_are_one_point() -> None:
+    assert np.ptp(tsne_points(np.ones((5, 8), np.float32))) == 0
 
 
 def test_the_legend_names_the_classes_that_have_images(figures: list[Figure]) -> None:

@@ -1,7 +1,9 @@
 """A model is uploaded with its card, or one sentence says why not."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -19,8 +21,11 @@ Output = pytest.CaptureFixture[str]
 class FakeHub:
     """Keeps what is uploaded."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(
+        self, error: Exception | None = None, public: Sequence[str] = ()
+    ) -> None:
         self.error = error
+        self.public = public
         self.files: dict[str, bytes] = {}
         self.created: list[tuple[str, bool]] = []
 
@@ -30,6 +35,9 @@ class FakeHub:
         assert exist_ok
         self.created.append((name, private))
         return f"https://huggingface.co/{name}"
+
+    def model_info(self, name: str) -> Any:
+        return SimpleNamespace(private=name not in self.public)
 
     def create_commit(self, name: str, operations: Any, *, commit_message: str) -> None:
         assert "t2t" in commit_message
@@ -49,6 +57,17 @@ def test_the_folder_is_uploaded_with_its_name_in_the_card(
     assert 't2t.load("hf-hub:anna/ants")' in card
     assert "OWNER/NAME" not in card
     assert "\n# ants\n" in card
+
+
+def test_a_private_model_does_not_go_into_a_public_repository(
+    weights: Path, photos: list[str]
+) -> None:
+    hub = FakeHub(public=["anna/ants"])
+    with pytest.raises(UserError, match="exists on the hub and is public"):
+        push(weights, "anna/ants", private=True, api=hub, images=photos[:1])
+    assert not hub.files
+    push(weights, "anna/ants", api=hub, images=photos[:1])
+    assert hub.files
 
 
 def test_an_exported_folder_is_uploaded_as_it_is(
@@ -108,7 +127,25 @@ def test_no_token_and_no_network_are_one_sentence(
         module.hub_api()
 
 
+def test_the_token_is_checked_before_the_export(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "why_unreachable", lambda url: "no route")
+    monkeypatch.setattr(module, "export", None)
+    with pytest.raises(UserError, match="cannot be reached"):
+        push(weights, "anna/ants")
+
+
 def test_a_refusal_of_the_hub_is_one_sentence(weights: Path, photos: list[str]) -> None:
     hub = FakeHub(OSError("403 Forbidden"))
     with pytest.raises(UserError, match=r"could not be uploaded \(403 Forbidden\)"):
+        push(weights, "anna/ants", api=hub, images=photos[:1])
+
+
+def test_a_refused_card_says_what_is_wrong_with_it(
+    weights: Path, photos: list[str]
+) -> None:
+    refused = 'Invalid metadata in README.md.\n- "license" must be one of [mit, other]'
+    hub = FakeHub(ValueError(refused))
+    with pytest.raises(UserError, match=r'"license" must be one of \[mit, other\]\)'):
         push(weights, "anna/ants", api=hub, images=photos[:1])

@@ -68,3 +68,9 @@ def test_a_row_states_mean_and_spread(
         "| `cifar10.it` | cifar10 | `t2t_vit_7_32` | 4.04 M | 60 | 72 s | "
         "97.20 ± 0.20 (3) | NVIDIA H200 | [b](records/b) |",
     ]
+
+
+def test_every_record_is_listed() -> None:
+    page = (ROOT / "records" / "README.md").read_text()
+    folders = {path.name for path in (ROOT / "records").iterdir() if path.is_dir()}
+    assert [name for name in sorted(folders) if f"[{name}]({name})" not in page] == []

@@ -144,7 +144,7 @@ def forget(module: ModuleType) -> None:
 
 
 def run_line(command: Command) -> tuple[int, str]:
-    """Runs commands cat by pipes; returns the exit code and what is printed."""
+    """Runs commands joined by pipes; returns the exit code and what is printed."""
     stages, target = split_line(command)
     given, printed, code = b"", io.BytesIO(), 0
     for number, words in enumerate(stages, 1):

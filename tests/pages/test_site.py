@@ -167,6 +167,15 @@ def test_links_of_the_readme_lead_to_pages(pages: ModuleType) -> None:
     assert pages.for_the_site(code, "README.md", "index.md") == code
 
 
+def test_a_folder_of_other_files_is_not_replaced(
+    pages: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.md").write_text("mine")
+    with pytest.raises(SystemExit, match="holds no earlier pages"):
+        pages.main([str(tmp_path)])
+    assert (tmp_path / "mine.md").read_text() == "mine"
+
+
 def test_pages_are_as_wide_as_a_phone(
     site: dict[str, Page], written: Path, browser: Any
 ) -> None:

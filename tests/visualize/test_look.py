@@ -22,6 +22,7 @@ from t2t.models.trained import load_trained
 from t2t.models.weights import save
 from t2t.serving.predictor import Predictor
 from t2t.visualize import look as module
+from t2t.visualize import report
 from t2t.visualize.data import Look
 
 Save = Callable[..., Path]
@@ -97,8 +98,8 @@ def test_the_report_is_whole_and_asks_nobody(
     weights: Path, resnet: Path, timm_vit: Path, images: list[Path], tmp_path: Path
 ) -> None:
     seen = found(weights, images[:1], compare=[resnet, timm_vit])
-    report = seen.write(tmp_path / "new" / "look")
-    text = report.read_text()
+    file = seen.write(tmp_path / "new" / "look")
+    text = file.read_text()
     assert re.findall(r"<h2[^>]*>([^<]*)</h2>", text) == [*SECTIONS]
     assert "http" not in text
     addresses = re.findall(r'(?:src|href)="([^"]*)"', text)
@@ -116,19 +117,19 @@ def test_the_report_is_whole_and_asks_nobody(
     assert all(each.title in header for each in seen.models)
     for each in seen.models:
         assert each.images[0].prediction in row
-    numbers = json.loads((report.parent / "look.json").read_text())
+    numbers = json.loads((file.parent / "look.json").read_text())
     assert [each["model"] for each in numbers["models"]] == [
         "t2t_vit_7_32",
         "resnet18_32",
         "test_vit",
     ]
     assert numbers["models"][1]["attention_distance"] == []
-    written = {each.name for each in report.parent.glob("*.png")}
+    written = {each.name for each in file.parent.glob("*.png")}
     assert written == {*numbers["pictures"]}
     for name in written:
-        with Image.open(report.parent / name) as picture:
+        with Image.open(file.parent / name) as picture:
             assert min(picture.size) > 40
-    assert not [*report.parent.glob(".*")]
+    assert not [*file.parent.glob(".*")]
 
 
 def test_weights_to_compare_are_opened_before_the_work(
@@ -145,9 +146,9 @@ def test_the_report_of_several_models_is_as_wide_as_a_phone(
 ) -> None:
     long = tmp_path / f"{'weights_with_a_long_name_' * 4}.safetensors"
     shutil.copy(weights, long)
-    report = found(weights, images, compare=[long, weights]).write(tmp_path / "look")
+    file = found(weights, images, compare=[long, weights]).write(tmp_path / "look")
     page = browser.new_page(viewport={"width": 390, "height": 844})
-    page.goto(report.as_uri())
+    page.goto(file.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     titles = [f"{each.name} (t2t_vit_7_32)" for each in (weights, long, weights)]
     expected = f"What {titles[0]}, {titles[1]} and {titles[2]} see"
@@ -158,14 +159,41 @@ def test_the_report_of_several_models_is_as_wide_as_a_phone(
 def test_pictures_of_an_earlier_look_are_removed(
     weights: Path, resnet: Path, images: list[Path], tmp_path: Path
 ) -> None:
-    (tmp_path / "mine.png").write_bytes(b"mine")
     found(weights, images[:1], compare=resnet).write(tmp_path)
+    (tmp_path / "mine.png").write_bytes(b"mine")
     before = {each.name for each in tmp_path.iterdir()}
     found(weights, images[:1]).write(tmp_path)
     after = {each.name for each in tmp_path.iterdir()}
     assert after < before
     assert "mine.png" in after
     assert not any("resnet" in each for each in after)
+
+
+@pytest.mark.parametrize("name", ["report.html", "look.json", "cat.jpg"])
+def test_a_folder_of_other_files_is_left_alone(
+    name: str, weights: Path, images: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text("[]")
+    with pytest.raises(UserError, match="holds other files"):
+        found(weights, images[:1]).write(tmp_path)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "[]"
+
+
+def test_an_interrupted_report_is_written_again(
+    weights: Path, images: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = found(weights, images[:1])
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(report, "SECTIONS", (*report.SECTIONS[:1], stop))
+        with pytest.raises(KeyboardInterrupt):
+            seen.write(tmp_path)
+    assert [*tmp_path.glob("*.png")]
+    assert seen.write(tmp_path).exists()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable
 from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
@@ -171,13 +172,20 @@ def model_json(predictor: Predictor, options: ServerOptions) -> dict[str, Any]:
         "multilabel": trained.is_multilabel,
         "num_classes": len(trained.class_names),
         "classes": list(predictor.readable_names),
-        "notes": list(trained.notes),
+        "notes": [without_folder(note, trained.path) for note in trained.notes],
         "limits": {
             "max_upload_bytes": options.max_upload_bytes,
             "max_pixels": options.max_pixels,
         },
         "version": __version__,
     }
+
+
+def without_folder(note: str, path: str) -> str:
+    """A note that names the file of weights, but not where it is on this machine."""
+    for written in (Path(path), Path(path).expanduser()):
+        note = note.replace(str(written), written.name or str(written))
+    return note
 
 
 def check_parameters(request: Request, allowed: Iterable[str]) -> None:

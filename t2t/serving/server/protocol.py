@@ -84,14 +84,14 @@ class GuardedProtocol(H11Protocol):
         self._end()
 
     def pause_writing(self) -> None:
-        """The client does not read the reply: it has some seconds to go on."""
+        """Cuts the connection if the client reads nothing for some seconds."""
         super().pause_writing()
         self._write_timer = self.loop.call_later(
             self.limits.stall_seconds, self.transport.abort
         )
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Keeps the connection: the client reads again."""
         super().resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from t2t.serving.server.options import MEGABYTE, ServerOptions
 from t2t.serving.server.problem import Problem
 
-MAX_PARTS = 8
 FIELD = "image"
 NOT_IMAGES = ("application/json", "application/xml", "text/")
 # It would print a line for every malformed form; the reply says so already.
@@ -133,7 +132,6 @@ class ImageForm:
         if not boundary:
             raise Problem(400, "The form names no boundary in its Content-Type.")
         self._image: bytearray | None = None
-        self._num_parts = 0
         self._is_image = False
         self._is_complete = False
         self._name = self._value = b""
@@ -170,9 +168,6 @@ class ImageForm:
         return self._image
 
     def _begin(self) -> None:
-        self._num_parts += 1
-        if self._num_parts > MAX_PARTS:
-            raise Problem(400, f"The form has more than {MAX_PARTS} parts.")
         self._is_image = False
         self._disposition = b""
 

@@ -18,7 +18,6 @@ from t2t.analysis.occlusion import occlusion_map
 from t2t.models.create import create_model
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.serving.predictor import Predictor
-from t2t.serving.server.upload import MAX_PARTS
 
 Encode = Callable[..., bytes]
 
@@ -142,7 +141,8 @@ def test_malformed_forms_are_refused(client: TestClient, encode: Encode) -> None
         b'--xx\r\nContent-Disposition: form-data; name="image"\r\n' + b"A: b\r\n" * 99
     )
     assert "malformed" in refused({**cut, "content": header})
-    assert MAX_PARTS < 1000
+    header = b"--xx\r\nContent-Disposition: " + b"a" * 50_000
+    assert "malformed" in refused({**cut, "content": header})
 
 
 def test_other_paths_and_methods_are_refused(client: TestClient) -> None:
@@ -295,6 +295,18 @@ def test_the_path_of_the_training_data_stays_with_its_owner(start_local: Any) ->
     trained = replace(load_trained("builtin"), data="/home/anna/clients/insects/")
     with start_local(Predictor(trained, "cpu")) as found:
         assert found.client.get("/model").json()["data"] == "insects"
+
+
+def test_the_folder_of_the_weights_stays_with_its_owner(
+    start_local: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "bare.safetensors"
+    t2t.save(t2t.load("builtin"), file)
+    trained = load_trained(file)
+    assert len(trained.notes) == 2
+    with start_local(Predictor(trained, "cpu")) as found:
+        notes = found.client.get("/model").json()["notes"]
+    assert all(note.startswith("bare.safetensors does not") for note in notes)
 
 
 def test_grey_models_are_served(start_local: Any, encode: Encode) -> None:
