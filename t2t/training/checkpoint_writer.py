@@ -194,7 +194,7 @@ class CheckpointWriter:
             free = shutil.disk_usage(self.folder).free
             # Clearer than torch's own message. By now the unfinished file may be gone.
             is_vague = TORCH_WRITER in str(failure)
-            if free < needed or is_vague and free < 2 * needed:
+            if free < needed or (is_vague and free < 2 * needed):
                 return f"about {needed:,} bytes are needed and {free:,} are free"
         return first_line(failure)
 
