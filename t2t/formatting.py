@@ -1,6 +1,7 @@
 """Times, rates, counts and sizes as text."""
 
 import math
+import os
 
 
 def duration(seconds: float) -> str:
@@ -31,3 +32,8 @@ def format_bytes(num_bytes: int) -> str:
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
     return f"{num_bytes} bytes"
+
+
+def last_part(path: str) -> str:
+    """A path without its folders, or a name as it is."""
+    return os.path.basename(os.path.abspath(path)) or path

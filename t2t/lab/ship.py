@@ -11,7 +11,7 @@ import t2t
 from t2t.atomic import atomic_file
 from t2t.deployment.model_card import data_sentence, in_cell, limits
 from t2t.errors import UserError
-from t2t.formatting import counted
+from t2t.formatting import counted, last_part
 from t2t.lab.output_dir import file_names, renamed, writing_into
 from t2t.models.builtin import CARD
 from t2t.models.checkpoint_io.checkpoints import Checkpoint, read_checkpoint
@@ -37,11 +37,11 @@ def ship(
     """Writes a finished run's weights at half precision, evaluates them, writes a card.
 
     The accuracies in the card are those of the written file. `data_name` is the name
-    of the data in the file and the card.
+    of the data in the file and the card; without it, the last part of its path.
     """
     result, recipe = read_classifier_result(run), read_recipe(run)
     where = data or recipe.data
-    name = data_name or recipe.data
+    name = data_name or last_part(recipe.data)
     is_own = data_name is not None or same_data(where, recipe.data)
     checkpoint = read_checkpoint(run)
     if checkpoint.description is None:
@@ -59,7 +59,7 @@ def ship(
         split = "val" if is_own else None
         report = evaluate_model(part, data=where, split=split, device=device)
         assert report is not None  # one process
-        report = replace(report, data=name if is_own else where)
+        report = replace(report, data=name if is_own else last_part(where))
         page = card(recipe, result, report, part.stat().st_size, name)
         write_text(into / CARD, page)
     return file, report
@@ -107,7 +107,9 @@ def write_half(
         )
     about = checkpoint.description
     assert about is not None
-    about = replace(about, extra={**about.extra, **extra})
+    # Tables of labels are files of this machine.
+    others = {name: value for name, value in about.extra.items() if name != "labels"}
+    about = replace(about, extra={**others, **extra})
     metadata = {"format": "pt", "t2t": about.to_json(), "version": t2t.__version__}
     write_with_checksum(halved, file, metadata)
 

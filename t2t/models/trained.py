@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from t2t.errors import UserError
+from t2t.formatting import last_part
 from t2t.models.class_names import imagenet_classes, readable_names
 from t2t.models.config import ModelConfig, Size
 from t2t.models.create import timm_input
@@ -58,7 +59,7 @@ class TrainedModel:
         """The training data without its path, which stays on this machine."""
         if self.data is None:
             return None
-        return os.path.basename(os.path.abspath(self.data)) or self.data
+        return last_part(self.data)
 
     @property
     def readable_names(self) -> tuple[str, ...]:
