@@ -104,6 +104,12 @@ def test_workflows_name_existing_targets_and_pythons(path: Path) -> None:
     assert True in workflow, "`on` is read as true by YAML 1.1"
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     for name, job in workflow["jobs"].items():
+        if "uses" in job:  # all of another workflow
+            assert (
+                "workflow_call"
+                in yaml.safe_load((ROOT / job["uses"]).read_text())[True]
+            )
+            continue
         assert job["runs-on"] == "ubuntu-latest"
         needs = job.get("needs", [])
         assert {*([needs] if isinstance(needs, str) else needs)} <= {*workflow["jobs"]}
@@ -118,6 +124,13 @@ def test_workflows_name_existing_targets_and_pythons(path: Path) -> None:
 
 def test_there_are_workflows_to_test_release_and_publish() -> None:
     assert [path.stem for path in WORKFLOWS] == ["docs", "release", "test"]
+
+
+def test_a_release_needs_all_tests() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
+    called = [name for name, job in jobs.items() if "test.yml" in job.get("uses", "")]
+    assert [jobs["publish"]["needs"]] == ["build"]
+    assert [jobs["build"]["needs"]] == called
 
 
 def test_the_release_checks_that_the_tag_is_the_version() -> None:
