@@ -84,9 +84,12 @@ def test_a_dry_run_trains_nothing(
     assert "4 epochs of 3 steps of 16 images" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("data", ["(arrays, arrays)", "'digits'"])
+@pytest.mark.parametrize(
+    ("recipe", "data", "batch_size"),
+    [("cifar10.sprint", "(arrays, arrays)", 12), ("digits", "'digits'", 700)],
+)
 def test_no_compiler_or_other_library_is_imported_to_train(
-    data: str, tmp_path: Path
+    recipe: str, data: str, batch_size: int, tmp_path: Path
 ) -> None:
     script = f"""
 import sys
@@ -95,13 +98,12 @@ import t2t
 
 pixels = np.random.default_rng(0).integers(0, 256, (24, 32, 32, 3), dtype=np.uint8)
 arrays = (pixels, np.arange(24) % 3)
-data = {data}
 t2t.train(
-    "cifar10.sprint",
-    data=data,
+    "{recipe}",
+    data={data},
     folder=sys.argv[1],
     epochs=2,
-    set={{"batch_size": 700 if data == "digits" else 12, "model_args.depth": 1}},
+    set={{"batch_size": {batch_size}, "model_args.depth": 1}},
     device="cpu",
 )
 heavy = {{"torch._dynamo", "torch._inductor", "timm", "torchvision", "sklearn"}}
