@@ -6,7 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from t2t.errors import UserError, suggest
-from t2t.recipes.from_file import is_in_file, recipe_in_file, some_recipes_in
+from t2t.recipes.from_file import (
+    file_and_name,
+    is_in_file,
+    recipe_in_file,
+    recipes_in,
+)
 from t2t.training.recipe import Recipe
 from t2t.user_code import load_code
 
@@ -53,11 +58,10 @@ def recipes_of_file(word: str) -> dict[str, str]:
 
     No function is called: one that returns no recipe could do anything.
     """
-    file = word.partition(".py")[0] + ".py"
-    found = some_recipes_in(load_code(file), file)
+    file, _ = file_and_name(word)
     return {
         f"{file}:{name}": about(value) if inspect.isfunction(value) else ""
-        for name, value in found.items()
+        for name, value in recipes_in(load_code(file), file).items()
     }
 
 

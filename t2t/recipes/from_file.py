@@ -26,11 +26,9 @@ def recipe_in_file(word: str, taken: Callable[[str], bool]) -> Recipe:
     If its name is `taken` by a built-in recipe that it was derived from, it becomes
     FILE.NAME.
     """
-    match = NAMED.fullmatch(word)
-    assert match is not None
-    file, name = match["file"], match["name"]
+    file, name = file_and_name(word)
     module = load_code(file)
-    found = some_recipes_in(module, file)
+    found = recipes_in(module, file)
     first = next(iter(found))
     if not name and len(found) > 1:
         raise UserError(
@@ -46,20 +44,16 @@ def recipe_in_file(word: str, taken: Callable[[str], bool]) -> Recipe:
     return recipe
 
 
-def some_recipes_in(module: ModuleType, file: str) -> dict[str, Any]:
-    """What may be recipes; an error if there are none."""
-    found = recipes_in(module)
-    if not found:
-        raise UserError(
-            f"{file} holds no recipe: define a function without arguments that returns "
-            "a t2t.Recipe."
-        )
-    return found
+def file_and_name(word: str) -> tuple[str, str | None]:
+    """The parts of FILE.py:NAME; None for the name of FILE.py."""
+    match = NAMED.fullmatch(word)
+    assert match is not None
+    return match["file"], match["name"]
 
 
-def recipes_in(module: ModuleType) -> dict[str, Any]:
+def recipes_in(module: ModuleType, file: str) -> dict[str, Any]:
     """What may be recipes: Recipes, and functions of the file without arguments."""
-    return {
+    found = {
         name: value
         for name, value in vars(module).items()
         if not name.startswith("_")
@@ -72,6 +66,12 @@ def recipes_in(module: ModuleType) -> dict[str, Any]:
             )
         )
     }
+    if not found:
+        raise UserError(
+            f"{file} holds no recipe: define a function without arguments that returns "
+            "a t2t.Recipe."
+        )
+    return found
 
 
 def needs_arguments(function: FunctionType) -> bool:

@@ -249,6 +249,10 @@ def test_the_recipes_of_a_file_are_listed_without_calling_them(
     assert main(["recipes", "mine.py:wide", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert rows[0] == {"name": "mine.py:wide", "about": "A wide one."}
+    Path("a.python").mkdir()
+    Path("mine.py").rename("a.python/mine.py")
+    assert main(["recipes", "a.python/mine.py"]) == 0
+    assert "a.python/mine.py:wide" in capsys.readouterr().out
     Path("none.py").write_text("import t2t\n")
     assert main(["recipes", "none.py"]) == 2
     assert "none.py holds no recipe" in capsys.readouterr().err
