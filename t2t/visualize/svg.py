@@ -44,7 +44,11 @@ def smaller(png: str) -> str:
     """
     with Image.open(io.BytesIO(base64.b64decode(png))) as image:
         rgba = np.array(image.convert("RGBA"))
-    colours, indices = np.unique(rgba.reshape(-1, 4), axis=0, return_inverse=True)
+    # Numbers sort many times faster than rows.
+    numbers, indices = np.unique(
+        rgba.view(">u4").astype(np.uint32), return_inverse=True
+    )
+    colours = numbers.astype(">u4").view(np.uint8).reshape(-1, 4)
     file = io.BytesIO()
     if len(colours) <= 256:
         kept = Image.fromarray(indices.reshape(rgba.shape[:2]).astype(np.uint8), "P")
