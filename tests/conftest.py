@@ -1,5 +1,6 @@
 """Set before torch is imported, for every test."""
 
+import gc
 import os
 import shutil
 import signal
@@ -37,6 +38,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not torch.cuda.is_available():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Searches what is imported by now for garbage only once, and new objects less."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
