@@ -19,8 +19,10 @@ from drawings import draw_cat, draw_dog, write_photos
 import t2t.lab.studies.run
 import t2t.probing.finetune
 import t2t.training.train
+from t2t.analysis import occlusion
 from t2t.cli import main
 from t2t.data.sources import Splits, Subset
+from t2t.models.zoo import CONFIGS
 from t2t.recipes.settings import with_settings
 from t2t.training.forecast import advice
 from t2t.training.loaders import open_data
@@ -37,8 +39,10 @@ train_whole = t2t.training.train.train
 
 
 def train_one_epoch(recipe: Recipe, **options: Any) -> Result:
-    """Trains as `train` does, but for one epoch."""
-    return train_whole(with_settings(recipe, 1, ()), **options)
+    """Trains as `train` does, but for one epoch, and from scratch only one block."""
+    is_ours = recipe.model in CONFIGS
+    one_block = ("model_args.depth=1",) if is_ours and not recipe.weights else ()
+    return train_whole(with_settings(recipe, 1, one_block), **options)
 
 
 def open_few(recipe: Recipe) -> Splits:
@@ -51,8 +55,9 @@ def open_few(recipe: Recipe) -> Splits:
 
 @contextmanager
 def shortened() -> Iterator[None]:
-    """Every run lasts one epoch of few images."""
+    """Every run is one epoch of few images, every occlusion map has few cells."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(occlusion, "NUM_CELLS", 2)
         patch.setattr(t2t.training.train, "open_data", open_few)
         # The machine's speed is not measured, for epochs or an estimate.
         module = importlib.import_module("t2t.recipes.train")
@@ -65,7 +70,7 @@ def shortened() -> Iterator[None]:
 
 @pytest.fixture
 def short_runs() -> Iterator[None]:
-    """Every run of a test lasts one epoch of few images."""
+    """Every run of a test is short, every occlusion map coarse."""
     with shortened():
         yield
 
