@@ -91,7 +91,7 @@ def web(shards: Path) -> Iterator[tuple[str, Reads]]:
 
     served = partial(Handler, directory=str(shards))
     with Server(("127.0.0.1", 0), served) as http:
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{http.server_address[1]}", sent
         http.shutdown()

@@ -54,7 +54,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, type[Handler]]]:
     handler = type("Own", (Handler,), {"sent": Counter(), "failures": []})
     served = partial(handler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), served) as http:
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{http.server_address[1]}", handler
         http.shutdown()
@@ -194,6 +194,7 @@ def test_an_outage_that_lasts_ends_with_one_sentence(
     address, handler = server
     monkeypatch.setattr(shard_cache, "PATIENCE_SECONDS", 0.05)
     monkeypatch.setattr(shard_cache, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(storage, "PAUSES", (0.01,))
     source = opened(address)
     handler.failures += [503] * 100
     with pytest.raises(LocalError, match=r"x-00\.tar could not be read for .* resume"):

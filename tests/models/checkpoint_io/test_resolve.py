@@ -44,7 +44,7 @@ def served(tmp_path):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield folder, f"http://127.0.0.1:{server.server_port}"
     server.shutdown()

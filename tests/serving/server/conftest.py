@@ -15,6 +15,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from t2t.serving.predictor import Predictor
+from t2t.serving.server import gate
 from t2t.serving.server.app import create_app
 from t2t.serving.server.metrics import Metrics
 from t2t.serving.server.options import ServerOptions
@@ -129,13 +130,17 @@ def start_at_port() -> Callable[..., AbstractContextManager[AtPort]]:
 @pytest.fixture(scope="module")
 def server(predictor: Predictor) -> Iterator[AtPort]:
     """A server with short limits."""
-    with at_port(
-        predictor,
-        header_seconds=0.5,
-        stall_seconds=0.5,
-        body_seconds=1.0,
-        keep_alive_seconds=1,
-        max_connections=30,
-        max_upload_bytes=200_000,
-    ) as server:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        at_port(
+            predictor,
+            header_seconds=0.5,
+            stall_seconds=0.5,
+            body_seconds=1.0,
+            keep_alive_seconds=1,
+            max_connections=30,
+            max_upload_bytes=200_000,
+        ) as server,
+    ):
+        patch.setattr(gate, "LINGER_SECONDS", 1.0)
         yield server
