@@ -42,7 +42,8 @@ ALONE = World(0, 1, torch.device("cpu"))
         ("auto", "cpu", 2, {}, False),
         ("auto", "cuda", 1, {"parallelism": "fsdp"}, False),
         ("auto", "cuda", 4, {}, False),  # a CUDA graph
-        ("auto", "cuda", 4, {"parallelism": "hybrid"}, True),
+        ("auto", "cuda", 4, {"parallelism": "hybrid"}, False),
+        ("on", "cuda", 4, {"parallelism": "fsdp"}, True),
         ("auto", "cuda", 4, {"precision": "fp16"}, True),
     ],
 )
