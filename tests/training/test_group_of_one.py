@@ -120,7 +120,7 @@ def test_a_group_of_one_trains_as_a_process_without_one(
         torch.testing.assert_close(found, wanted[key], rtol=1e-4, atol=1e-5, msg=key)
 
 
-@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp", "hybrid"])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_the_step_that_the_device_decides_on_is_the_same(
