@@ -17,7 +17,6 @@ from t2t.commands.options import (
 )
 from t2t.config import check_contradictions
 from t2t.errors import UserError
-from t2t.models.without_weights import without_weights
 
 if TYPE_CHECKING:
     from t2t.training.forecast.plan import Plan
@@ -83,6 +82,7 @@ def plan(
     run_code(code)
 
     from t2t.analysis.cost import count
+    from t2t.models.without_weights import without_weights
     from t2t.recipes.open_recipe import open_recipe
     from t2t.recipes.settings import apply_settings
     from t2t.screen import print_json, print_page
