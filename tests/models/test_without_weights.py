@@ -16,7 +16,7 @@ from t2t.models.without_weights import without_weights
 with without_weights():
     for name in sys.argv[1:]:
         create_model(name, num_classes=10)
-print([name for name in ("sympy", "torch._refs") if name in sys.modules])
+print([name for name in ("sympy", "torch._dynamo") if name in sys.modules])
 """
 
 
