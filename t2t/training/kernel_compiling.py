@@ -1,5 +1,6 @@
 """Compiles Triton kernels in parallel, before a run needs them."""
 
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -8,6 +9,11 @@ from unittest import mock
 
 from t2t.data.resources import num_cores
 from t2t.ops.availability import HAS_TRITON
+
+MAX_THREADS = 8
+"""More would mostly wait for Python's lock."""
+SWITCH_SECONDS = 0.0005
+"""How long a thread keeps Python's lock from others: by default ten times as long."""
 
 
 class KernelCompiler:
@@ -79,7 +85,10 @@ def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
     if mode is None:
         yield KernelCompiler()
         return
-    with CompilingThreads(num_cores(), "t2t-compile") as executor:
+    with (
+        often_switching(),
+        CompilingThreads(min(num_cores(), MAX_THREADS), "t2t-compile") as executor,
+    ):
         compiler = KernelCompiler(mode(executor, ignore_errors=True))
         try:
             yield compiler
@@ -87,6 +96,17 @@ def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
         except BaseException:  # Ctrl-C too
             executor.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def often_switching() -> Iterator[None]:
+    """Threads that compile or decode hold up the main thread for less time."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def async_compile_mode() -> Any:

@@ -1,0 +1,41 @@
+"""CUDA starts in a thread while the command goes on."""
+
+import sys
+import threading
+
+import pytest
+import torch
+
+from t2t.training import kernel_compiling, start_cuda
+
+
+def test_without_a_gpu_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_cuda, "feeds_gpu", lambda _: False)
+    assert start_cuda.start_cuda_early(None) is None
+
+
+def test_a_device_that_is_missing_is_left_to_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(start_cuda, "feeds_gpu", lambda _: True)
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    thread = start_cuda.start_cuda_early("cuda:77")
+    assert thread is not None
+    thread.join()
+    assert not raised
+
+
+@pytest.mark.cuda
+def test_the_context_is_there_when_the_thread_ends() -> None:
+    thread = start_cuda.start_cuda_early("cuda")
+    assert thread is not None
+    thread.join()
+    assert torch.cuda.is_initialized()
+
+
+def test_threads_switch_often_only_while_kernels_compile() -> None:
+    before = sys.getswitchinterval()
+    with kernel_compiling.often_switching():
+        assert sys.getswitchinterval() < before
+    assert sys.getswitchinterval() == before
