@@ -33,6 +33,8 @@ class AutoCompile:
         from_step = self.decision.from_step
         if from_step is not None and self.stepper.state.step >= from_step:
             self.stepper.compile()
+            # If it is sharded, it is no CUDA graph any more.
+            self.stepper.set_phase(self.stepper.phase)
 
     def is_due(self) -> bool:
         """Whether the end of this epoch is where it decides, or has decided.
