@@ -24,6 +24,7 @@ from t2t.ops.embedding import TokenParts, embed_reference
 from t2t.ops.first_attention import first_attention_reference
 from t2t.ops.image_windows import gathered_windows_reference, image_windows_reference
 from t2t.ops.kept_samples import draw_kept_indices
+from t2t.ops.kernels.numbers import TOKEN_DIM
 from t2t.ops.operations import (
     fused_embedding,
     fused_first_attention,
@@ -41,7 +42,6 @@ from t2t.ops.ranks import ranks_reference
 from t2t.ops.residual_norm import norm_reference, residual_norm_reference
 from t2t.ops.soft_split import Split
 from t2t.ops.token_transformer import TokenWeights, token_transformer_reference
-from t2t.ops.token_transformer_triton import TOKEN_DIM
 from t2t.ops.window_projection import Windows
 
 Errors = dict[str, list[float]]
