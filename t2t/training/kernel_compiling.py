@@ -1,6 +1,5 @@
 """Compiles Triton kernels in parallel, before a run needs them."""
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,8 +12,6 @@ from t2t.training.compile_server import CompileServer, take_server
 
 MAX_THREADS = 8
 """More would mostly wait for Python's lock."""
-SWITCH_SECONDS = 0.0005
-"""How long a thread keeps Python's lock from others: by default ten times as long."""
 
 
 class KernelCompiler:
@@ -97,7 +94,6 @@ def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
         yield KernelCompiler()
         return
     with (
-        often_switching(),
         early_server() as server,
         CompilingThreads(server) as executor,
     ):
@@ -119,17 +115,6 @@ def early_server() -> Iterator[CompileServer | None]:
     finally:
         if server is not None:
             server.close()
-
-
-@contextmanager
-def often_switching() -> Iterator[None]:
-    """Threads that compile or decode hold up the main thread for less time."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 def async_compile_mode() -> Any:

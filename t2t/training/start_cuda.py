@@ -8,8 +8,13 @@ import importlib.util
 import os
 from contextlib import suppress
 from threading import Thread
+from typing import TYPE_CHECKING
 
 from t2t.data.streaming.launcher import feeds_gpu
+from t2t.training.switch_interval import switch_often
+
+if TYPE_CHECKING:
+    import torch
 
 
 def start_cuda_early(device: str | None) -> Thread | None:
@@ -19,6 +24,7 @@ def start_cuda_early(device: str | None) -> Thread | None:
     """
     if not feeds_gpu(device):
         return None
+    switch_often()
     thread = Thread(
         target=start_cuda, args=(device,), name="t2t-start-cuda", daemon=True
     )
@@ -40,8 +46,22 @@ def start_cuda(device: str | None) -> None:
             (matrix.bfloat16() @ matrix.bfloat16()).float().sum()
             torch.cuda.synchronize(found)
             load_triton()
+            draw_numbers(found)
             if importlib.util.find_spec("tensorboard") is not None:
                 importlib.import_module("torch.utils.tensorboard")
+
+
+def draw_numbers(device: "torch.device") -> None:
+    """Loads the kernels that draw random numbers, dozens of them."""
+    import torch
+
+    from t2t.data.rng import CounterRng
+
+    keys = torch.arange(8, device=device)
+    rng = CounterRng.of(0, keys[0], keys)
+    rng.beta("start", 0.8)
+    rng.integers("start", 2)
+    rng.uniform("start", low=0.1, high=0.9)
 
 
 def load_triton() -> None:

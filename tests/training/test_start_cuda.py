@@ -6,7 +6,8 @@ import threading
 import pytest
 import torch
 
-from t2t.training import kernel_compiling, start_cuda
+from t2t.training import start_cuda
+from t2t.training.switch_interval import switch_as_usual
 
 
 def test_without_a_gpu_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +24,7 @@ def test_a_device_that_is_missing_is_left_to_the_run(
     thread = start_cuda.start_cuda_early("cuda:77")
     assert thread is not None
     thread.join()
+    switch_as_usual()
     assert not raised
 
 
@@ -31,11 +33,18 @@ def test_the_context_is_there_when_the_thread_ends() -> None:
     thread = start_cuda.start_cuda_early("cuda")
     assert thread is not None
     thread.join()
+    switch_as_usual()
     assert torch.cuda.is_initialized()
 
 
-def test_threads_switch_often_only_while_kernels_compile() -> None:
+def test_threads_switch_often_until_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = sys.getswitchinterval()
-    with kernel_compiling.often_switching():
-        assert sys.getswitchinterval() < before
+    monkeypatch.setattr(start_cuda, "feeds_gpu", lambda _: True)
+    thread = start_cuda.start_cuda_early("cuda:77")
+    assert thread is not None
+    thread.join()
+    assert sys.getswitchinterval() < before
+    switch_as_usual()
     assert sys.getswitchinterval() == before
