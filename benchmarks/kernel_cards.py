@@ -28,6 +28,7 @@ from t2t.ops import (
     gelu,
     image_windows,
     performer_step,
+    ranks,
     residual_norm,
     token_transformer_triton,
 )
@@ -138,15 +139,26 @@ def embedding_case(dim: int, stream: torch.dtype | None, drops: bool) -> Case:
 
 
 def image_windows_case(size: int, split: tuple[int, int, int], channels: int) -> Case:
-    """Squares and statistics, of both kinds of images."""
+    """Squares or windows, and statistics, of both kinds of images."""
+    is_small = channels * split[0] ** 2 <= image_windows.MAX_VALUES
+    forward = image_windows.gather_forward if is_small else image_windows.fused_forward
 
     def run(dtype: torch.dtype) -> None:
         for kind in (torch.float32, dtype):
             image = torch.empty(2, channels, size, size, dtype=kind)
-            image_windows.fused_forward(image, *split, 1e-5, dtype)
+            forward(image, *split, 1e-5, dtype)
 
     shape = f"{size} px × {channels}, windows {split}"
     return Case("image windows", shape, run)
+
+
+def ranks_case(columns: int) -> Case:
+    """Ranks within rows."""
+
+    def run(dtype: torch.dtype) -> None:
+        ranks.fused_forward(torch.empty(3, columns))
+
+    return Case("ranks", f"{columns} values", run, is_half=False)
 
 
 def residual_norm_case(dim: int, stream: torch.dtype | None, drops: bool) -> Case:
@@ -243,6 +255,8 @@ def common_cases() -> list[Case]:
         first_attention_case(1, 64),
         embedding_case(384, None, True),
         image_windows_case(224, (7, 4, 2), 3),
+        image_windows_case(32, (3, 1, 1), 3),
+        ranks_case(256),
         residual_norm_case(384, None, True),
         gelu_case(1152),
         token_transformer_case(32, 0.1, True),
@@ -286,6 +300,7 @@ def all_cases() -> list[Case]:
             for stream in (None, torch.float32)
             for drops in (False, True)
         ),
+        *(ranks_case(columns) for columns in (2, 196, 1024)),
         *(gelu_case(hidden) for hidden in (64, 1152)),
         *(
             token_transformer_case(features, drop_rate, need_rstd)

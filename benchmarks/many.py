@@ -89,13 +89,18 @@ PARTS = {
     "ddp-64-strict": Part(batch=64, parallelism="ddp", strict=True),
     "ddp-256-uncaptured": Part(parallelism="ddp", capture=False),
     "fsdp-64": Part(batch=64, parallelism="fsdp"),
-    "fsdp-256-captured": Part(parallelism="fsdp", capture=True),
-    "fsdp-64-captured": Part(batch=64, parallelism="fsdp", capture=True),
+    "hybrid-256": Part(parallelism="hybrid"),
     "fsdp-256-blocks": Part(parallelism="fsdp", by_blocks=True),
-    "fsdp-256-blocks-captured": Part(parallelism="fsdp", by_blocks=True, capture=True),
     "fsdp-256-compiled": Part(parallelism="fsdp", compile="on"),
+    "fsdp-256-compiled-captured": Part(parallelism="fsdp", compile="on", capture=True),
     "trace-fsdp": Part(parallelism="fsdp", trace=True),
-    "trace-fsdp-captured": Part(parallelism="fsdp", capture=True, trace=True),
+    # As steps of FSDP were launched before they were captured.
+    "fsdp-256-uncaptured": Part(parallelism="fsdp", capture=False),
+    "fsdp-64-uncaptured": Part(batch=64, parallelism="fsdp", capture=False),
+    "fsdp-256-blocks-uncaptured": Part(
+        parallelism="fsdp", by_blocks=True, capture=False
+    ),
+    "trace-fsdp-uncaptured": Part(parallelism="fsdp", capture=False, trace=True),
     "uncaptured-256-compiled": Part(capture=False, compile="on"),
     "uncaptured-64-compiled": Part(batch=64, capture=False, compile="on"),
     "ddp-256-compiled": Part(parallelism="ddp", compile="on"),

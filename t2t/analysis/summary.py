@@ -7,7 +7,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -23,6 +22,7 @@ from t2t.models.config import Size
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import description_for, non_finite_note
+from t2t.models.without_weights import without_weights
 from t2t.models.zoo import ZOO, Entry, Paper
 
 MIB = 2**20
@@ -132,7 +132,7 @@ def summarise(name: str, model_args: Mapping[str, Any]) -> ModelSummary:
     if name == BUILTIN or "/" in name or is_file:
         name, own, notes = read_trained(name)
         model_args = {**own, **model_args}
-    with torch.device("meta"):
+    with without_weights():
         model = create_model(name, **model_args)
     cost = count(model, model_args.get("image_size"), model_args.get("in_channels"))
     return ModelSummary(name, model, cost, ZOO.get(name), model_args, notes)

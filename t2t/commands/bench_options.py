@@ -115,10 +115,11 @@ def select_runtimes(
     from t2t.training.runtime import Compile, Runtime
 
     sharded = parallelism in ("fsdp", "hybrid")
-    if sharded and launch in REPLAYED:
+    if on_cuda and sharded and launch not in (None, "eager_graph", "compiled"):
         raise UserError(
             f"--launch {launch} is not possible with --parallelism {parallelism}, "
-            "whose step is not a CUDA graph; give compiled or eager, or leave it out."
+            "whose step is a CUDA graph if it is not compiled; give eager_graph or "
+            "compiled, or leave it out."
         )
     if on_cuda and not sharded and launch not in (None, *REPLAYED):
         raise UserError(

@@ -81,9 +81,8 @@ def plan(
 
     run_code(code)
 
-    import torch
-
     from t2t.analysis.cost import count
+    from t2t.models.without_weights import without_weights
     from t2t.recipes.open_recipe import open_recipe
     from t2t.recipes.settings import apply_settings
     from t2t.screen import print_json, print_page
@@ -96,7 +95,7 @@ def plan(
     steps = None
     if measured is not None:
         steps = measured_steps(Path(measured), chosen, gpu, parallelism, gpus)
-    with torch.device("meta"):
+    with without_weights():
         model = build_model(chosen, num_classes=1000)
     cost = count(model, chosen.image_size)
     predicted = planning.plan(

@@ -34,6 +34,8 @@ from t2t.data.streaming.launcher import start_launchers_early
 from t2t.errors import UserError
 from t2t.log_level import prints_info
 from t2t.torchrun import is_main
+from t2t.training.compile_server import start_compiling_early
+from t2t.training.start_cuda import start_cuda_early
 
 if TYPE_CHECKING:
     from t2t.training.result import Result
@@ -225,6 +227,8 @@ def train(
 
     if not dry_run:
         start_launchers_early(device)
+        start_compiling_early(device)
+        start_cuda_early(device)
     run_code(code)
 
     from t2t.process_age import process_age

@@ -20,7 +20,7 @@ from t2t.models.fusion import (
 from t2t.models.layers import SelfAttention
 from t2t.models.token_dropping import (
     TokenNumbers,
-    draw_order,
+    draw_ranks,
     drop_tokens,
     keep_rows,
     num_kept,
@@ -193,8 +193,8 @@ class Encoder(nn.Module):
             return None
         rank, (batch, count, _) = None, parts.features.shape
         if self.training and self.token_share < 1:
-            order = draw_order(batch, count, parts.features.device)
-            rank, count = order.argsort(1), num_kept(count, self.token_share)
+            rank = draw_ranks(batch, count, parts.features.device)
+            count = num_kept(count, self.token_share)
         return embed(parts, table, rank, count, dtype)
 
     def stack(self, tokens: Tokens, norm: nn.Module) -> list[BlockWeights] | None:

@@ -193,7 +193,7 @@ class LearnedPositions(FixedPositions):
 
     def __init__(self, dim: int, num_prefix: int, grid: Grid, num_heads: int) -> None:
         super().__init__(dim, num_prefix, grid, num_heads)
-        table = nn.init.trunc_normal_(torch.empty_like(self.table), std=0.02)
+        table = nn.init.trunc_normal_(torch.empty(self.table.shape), std=0.02)
         del self.table
         self.register_parameter("table", nn.Parameter(table))
 

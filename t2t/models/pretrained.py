@@ -4,8 +4,6 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
-
 from t2t.errors import UserError
 from t2t.models.checkpoint_io.checkpoints import read_checkpoint
 from t2t.models.checkpoint_io.checksum import tensors_checksum
@@ -13,6 +11,7 @@ from t2t.models.config import ModelConfig, Size
 from t2t.models.rebuild import build
 from t2t.models.trained import pixels_of
 from t2t.models.weights import LoadReport, description_for
+from t2t.models.without_weights import without_weights
 from t2t.models.zoo import CONFIGS, ZOO
 
 OF_THE_RUN = ("num_classes", "image_size", "in_channels", "drop_path")
@@ -55,7 +54,7 @@ def read_pretrained(
         )
     named = model if known is None else None
     description, note = description_for(checkpoint, named)
-    with torch.device("meta"):
+    with without_weights():
         network = build(description, awaits_weights=True)
     report = LoadReport(
         path=str(weights), weights=checkpoint.weights, extra=description.extra

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import torch
 from torch import Tensor, nn
 
 from t2t.config import convert
@@ -20,6 +19,7 @@ from t2t.models.create import as_plain, as_size, create_model, timm_input
 from t2t.models.positions import POSITIONS
 from t2t.models.tokenizers import TOKENIZERS
 from t2t.models.vit import VisionTransformer
+from t2t.models.without_weights import without_weights
 from t2t.registry import UnknownName
 from t2t.user_code import FOLDER, changed_file
 
@@ -85,7 +85,7 @@ def code_note(description: Description, path: str | os.PathLike[str]) -> str:
 
 def check_rebuilds(model: nn.Module, description: Description) -> None:
     """Raises an error if the saved model could not be loaded again."""
-    with torch.device("meta"):
+    with without_weights():
         again = build(description)
     differences = describe_differences(model.state_dict(), again.state_dict())
     if differences:
@@ -104,7 +104,7 @@ def check_described(
     It compares shapes on the meta device, before any memory is allocated.
     """
     try:
-        with torch.device("meta"):
+        with without_weights():
             model = build(description, awaits_weights=True)
     except UnknownName as error:
         raise UserError(

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from t2t.ops.ranks import ranks
 from t2t.shapes import Tokens
 
 TokenNumbers = Int64[Tensor, "batch kept"]
@@ -14,7 +15,7 @@ def drop_tokens(tokens: Tokens, num_prefix: int, share: float) -> Tokens:
     """The prefix tokens and a random share of each image's other tokens."""
     num_tokens = tokens.shape[1] - num_prefix
     count = num_kept(num_tokens, share)
-    order = draw_order(len(tokens), num_tokens, tokens.device)
+    order = torch.rand(len(tokens), num_tokens, device=tokens.device).argsort(1)
     return keep_rows(tokens, num_prefix, order[:, :count])
 
 
@@ -37,9 +38,9 @@ def num_kept(num_tokens: int, share: float) -> int:
     return max(1, round(num_tokens * share))
 
 
-def draw_order(batch: int, num_tokens: int, device: torch.device) -> Tensor:
-    """A random order of each image's tokens."""
-    return torch.rand(batch, num_tokens, device=device).argsort(1)
+def draw_ranks(batch: int, num_tokens: int, device: torch.device) -> Tensor:
+    """The place of each token in a random order of its image's tokens."""
+    return ranks(torch.rand(batch, num_tokens, device=device))
 
 
 class TakeRows(torch.autograd.Function):

@@ -15,22 +15,6 @@ from torch import Tensor
 from t2t.ops.availability import HAS_TRITON
 from t2t.ops.kernels.launch import is_traced
 
-# The kernels' numbers of the operations: first those on single levels, which become
-# tables, up to equalize. 0 leaves a sample as it is.
-CODES = {
-    "brightness": 1,
-    "contrast": 2,
-    "posterize": 3,
-    "solarize": 4,
-    "solarize_add": 5,
-    "invert": 6,
-    "auto_contrast": 7,
-    "equalize": 8,
-    "saturation": 9,
-    "sharpness": 10,
-    "affine_linear": 11,
-    "affine_cubic": 12,
-}
 # Pixels per program, of one plane: enough to keep many loads in flight.
 TILE, FLOAT_TILE = 2048, 1024
 # Pixels at a time for operations that need many registers, and for histograms.

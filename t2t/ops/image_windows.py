@@ -1,4 +1,8 @@
-"""An image as squares of pixels with the statistics of its windows, in one pass."""
+"""An image as the input of a matrix product, with the statistics of its windows.
+
+Small windows are gathered whole; of large ones, which would take much memory, only
+squares of pixels, for a convolution.
+"""
 
 from typing import NamedTuple
 
@@ -19,7 +23,11 @@ STRIDES = (1, 2, 4, 8)
 COLUMNS = 64
 """Squares that a program computes."""
 BLOCK = 512
-"""Windows that a program computes."""
+"""Windows whose statistics a program computes."""
+GATHERED = 64
+"""Windows that a program gathers."""
+MAX_VALUES = 64
+"""A window of at most so many values is gathered: 27 in the CIFAR models."""
 
 
 class ImageWindows(NamedTuple):
@@ -28,6 +36,48 @@ class ImageWindows(NamedTuple):
     squares: Float[Tensor, "batch rows columns channels"]
     mean: PerToken
     rstd: PerToken
+
+
+class GatheredWindows(NamedTuple):
+    """The values of every window, zeros behind them, and their mean and 1/deviation."""
+
+    values: Float[Tensor, "batch tokens width"]
+    mean: PerToken
+    rstd: PerToken
+
+
+def gathered_windows_reference(
+    image: FeatureMap, split: Split, eps: float, dtype: torch.dtype
+) -> GatheredWindows:
+    """By unfolding; `dtype` is that of the values."""
+    wide = image.to(torch.promote_types(image.dtype, torch.float32))
+    windows = F.unfold(
+        wide, split.kernel, padding=split.padding, stride=split.stride
+    ).mT
+    variance, mean = torch.var_mean(windows, dim=-1, correction=0)
+    size = windows.shape[-1]
+    values = F.pad(windows.to(dtype), (0, width_of(size) - size))
+    return GatheredWindows(values, mean, torch.rsqrt(variance + eps))
+
+
+def gathered_windows(
+    image: FeatureMap, split: Split, eps: float, dtype: torch.dtype
+) -> GatheredWindows:
+    """The same by one kernel; `gathers` must be true."""
+    from t2t.ops.operations import fused_gathered_windows
+
+    numbers = (split.kernel, split.stride, split.padding)
+    return GatheredWindows(*fused_gathered_windows(image, *numbers, eps, dtype))
+
+
+def gathers(image: FeatureMap, split: Split, dtype: torch.dtype) -> bool:
+    """Whether the kernel gathers the windows of this image: it gives no gradient."""
+    return takes_image(image, dtype) and image.shape[1] * split.kernel**2 <= MAX_VALUES
+
+
+def width_of(size: int) -> int:
+    """The values of a gathered window, zeros included."""
+    return max(16, next_power_of_2(size))
 
 
 def image_windows_reference(
@@ -54,15 +104,56 @@ def image_windows(
 
 
 def has_kernel(image: FeatureMap, split: Split, dtype: torch.dtype) -> bool:
-    """Whether the kernels take this image: they give it no gradient."""
+    """Whether the kernels take this image as squares: they give it no gradient."""
     return (
-        runs_kernels(image, dtype)
-        and not image.requires_grad
-        and image.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        takes_image(image, dtype)
         and image.shape[1] < FEW_CHANNELS
         and split.stride in STRIDES
         and image.shape[1] * split.stride**2 <= 1024
     )
+
+
+def takes_image(image: FeatureMap, dtype: torch.dtype) -> bool:
+    """Whether the kernels can read an image and compute in a dtype."""
+    return (
+        runs_kernels(image, dtype)
+        and not image.requires_grad
+        and image.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    )
+
+
+def gather_forward(
+    image: Tensor,
+    kernel: int,
+    stride: int,
+    padding: int,
+    eps: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Values, means and reciprocal deviations."""
+    from t2t.ops.kernels.image_windows import gather_windows
+    from t2t.ops.kernels.launch import launch
+
+    batch, channels, height, width = image.shape
+    split = Split(kernel, stride, padding)
+    rows, columns = split.length(height), split.length(width)
+    total, size = batch * rows * columns, channels * kernel * kernel
+    values = image.new_empty(batch, rows * columns, width_of(size), dtype=dtype)
+    mean = image.new_empty(batch, rows * columns, dtype=torch.float32)
+    rstd = torch.empty_like(mean)
+    launch(gather_windows)[(-(-total // GATHERED),)](
+        *(image, values, mean, rstd, *image.stride(), height, width, rows, columns),
+        total,
+        KERNEL=kernel,
+        STRIDE=stride,
+        PADDING=padding,
+        SIZE=size,
+        WIDTH=values.shape[-1],
+        EPS=eps,
+        BLOCK=GATHERED,
+        num_warps=4,
+    )
+    return values, mean, rstd
 
 
 def fused_forward(

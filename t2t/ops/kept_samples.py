@@ -9,6 +9,7 @@ from jaxtyping import Int32
 from torch import Tensor
 from torch._subclasses import FakeTensor
 
+from t2t.ops.ranks import ranks
 from t2t.shapes import Tokens
 
 KeptIndex = Int32[Tensor, "batch"]
@@ -30,7 +31,7 @@ def draw_kept_indices(
     batch: int, counts: list[int], device: torch.device
 ) -> Int32[Tensor, "branches batch"]:
     """A random `KeptIndex` for each branch, which keeps `counts` samples."""
-    rank = torch.rand(len(counts), batch, device=device).argsort(1).argsort(1)
+    rank = ranks(torch.rand(len(counts), batch, device=device))
     limit = limits(tuple(counts), rank)[:, None]
     return torch.where(rank < limit, rank, -1).to(torch.int32)
 

@@ -16,6 +16,7 @@ from t2t.ops import (
     first_attention,
     gelu,
     image_windows,
+    ranks,
     residual_norm,
     token_transformer_triton,
 )
@@ -32,6 +33,8 @@ class Operation(NamedTuple):
     gradients: Callable[..., Any] | None = None
     num_results: int = 1
     """Outputs with a gradient; the others are kept for the backward pass."""
+    may_miss: tuple[int, ...] = ()
+    """Outputs whose gradient `gradients` takes as None if they were not used."""
 
     def __call__(self, *inputs: Any) -> Any:
         """The outputs of the forward pass."""
@@ -76,11 +79,11 @@ def autograd_function(operation: Operation) -> Any:
         return outputs
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Passes zeros for results that were not used."""
-        used = [
-            torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
-            for (shape, dtype, device), grad in zip(ctx.like, grads, strict=False)
-        ]
+        """Passes zeros for results that were not used, unless None will do."""
+        used = list(grads[: operation.num_results])
+        for index, (shape, dtype, device) in enumerate(ctx.like):
+            if used[index] is None and index not in operation.may_miss:
+                used[index] = torch.zeros(shape, dtype=dtype, device=device)
         return gradients(ctx, *used, *grads[operation.num_results :])
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
@@ -182,6 +185,7 @@ fused_residual_norm = Operation(
     save_residual_norm,
     residual_norm_gradients,
     num_results=2,
+    may_miss=(0,),
 )
 
 
@@ -266,6 +270,8 @@ fused_embedding = Operation(
 
 
 fused_image_windows = Operation("image_windows", image_windows.fused_forward)
+fused_gathered_windows = Operation("gathered_windows", image_windows.gather_forward)
+fused_ranks = Operation("ranks", ranks.fused_forward)
 
 
 OPERATIONS = (
@@ -277,6 +283,8 @@ OPERATIONS = (
     fused_token_transformer,
     fused_embedding,
     fused_image_windows,
+    fused_gathered_windows,
+    fused_ranks,
 )
 FUNCTIONS = {
     each.name: autograd_function(each)

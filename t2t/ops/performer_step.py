@@ -7,13 +7,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from t2t.ops.availability import runs_matmul_kernels
+from t2t.ops.kernels.numbers import TOKEN_DIM
 from t2t.ops.soft_split import Split, soft_split_reference
 from t2t.ops.token_transformer import (
     TokenWeights,
     token_transformer,
     token_transformer_reference,
 )
-from t2t.ops.token_transformer_triton import TOKEN_DIM
 from t2t.ops.window_projection import Moments, Windows, project_windows
 from t2t.shapes import FeatureMap
 

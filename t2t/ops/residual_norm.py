@@ -221,7 +221,7 @@ def shares_gradient(
 
 def fused_backward(
     total: Tensor,
-    grad_total: Tensor,
+    grad_total: Tensor | None,
     grad_normed: Tensor,
     gain: Tensor,
     branch_index: Tensor | None,
@@ -237,7 +237,8 @@ def fused_backward(
     shares = shares_gradient(total, grad_normed, branch_index, scale)
     kept = 0 if shares else num_branch
     grad_branch = grad_normed.new_empty(kept, *total.shape[1:])
-    grads = (grad_total.contiguous(), grad_normed.contiguous(), grad_branch)
+    grad_total = None if grad_total is None else grad_total.contiguous()
+    grads = (grad_total, grad_normed.contiguous(), grad_branch)
     indices = (branch_index, normed_index)
     grad_residual, vectors = launch_backward(total, grads, gain, indices, scale, eps)
     return grad_residual, grad_branch, vectors

@@ -8,8 +8,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from t2t.ops.availability import runs_matmul_kernels
+from t2t.ops.kernels.numbers import TOKEN_DIM
 from t2t.ops.performer import performer_attention
-from t2t.ops.token_transformer_triton import TOKEN_DIM, dropout_numbers
+from t2t.ops.token_transformer_triton import dropout_numbers
 from t2t.ops.window_projection import Windows
 
 Square = Float[Tensor, "dim dim"]

@@ -5,10 +5,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from t2t.ops.kernels.numbers import TOKEN_DIM
 from t2t.ops.partial_sums import sum_partials
 
-TOKEN_DIM = 64
-"""The width of tokens that the kernels are written for."""
 TILE = 64
 """Tokens that a program computes at a time."""
 SQUARE = TOKEN_DIM * TOKEN_DIM

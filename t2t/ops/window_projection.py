@@ -8,9 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from t2t.ops.convolution import convolution, convolve_squares
-from t2t.ops.image_windows import has_kernel, image_windows
+from t2t.ops.image_windows import (
+    gathered_windows,
+    gathers,
+    has_kernel,
+    image_windows,
+)
 from t2t.ops.soft_split import Split, window_statistics
-from t2t.shapes import FeatureMap
+from t2t.shapes import FeatureMap, Tokens
 
 Moments = Float[Tensor, "batch two rows columns"]
 PerToken = Float[Tensor, "batch tokens"]
@@ -40,7 +45,7 @@ def project_windows(
     bias: Float[Tensor, " width"] | None,
     dtype: torch.dtype,
 ) -> Windows:
-    """The factors, by one convolution in `dtype` and box filters over the moments.
+    """The factors, by one convolution or product in `dtype`, and by box filters.
 
     `moments` are the sums over the image's channels of values and squares, if an
     earlier step has computed them.
@@ -50,23 +55,33 @@ def project_windows(
     scaled = scaled - scaled.mean(dim=1, keepdim=True)
     offset = torch.mv(weight, shift)
     rounded = scaled.to(dtype)
+    grid = torch.Size([split.length(side) for side in image.shape[-2:]])
     kernel = rounded.unflatten(1, (image.shape[1], split.kernel, split.kernel))
-    if moments is None and has_kernel(image, split, dtype):
+    if moments is None and gathers(image, split, dtype):
+        values, mean, rstd = gathered_windows(image, split, eps, dtype)
+        missing = values.shape[-1] - rounded.shape[1]
+        product = F.linear(values, F.pad(rounded, (0, missing)))
+    elif moments is None and has_kernel(image, split, dtype):
         squares, mean, rstd = image_windows(image, split, eps, dtype)
-        product = convolve_squares(squares, kernel, split.stride)
+        product = as_tokens(convolve_squares(squares, kernel, split.stride))
     else:
         # The kernels read tokens whose channels are contiguous.
         last = image.to(dtype, memory_format=torch.channels_last)
-        product = convolution(last, kernel, split.stride, split.padding)
+        product = as_tokens(convolution(last, kernel, split.stride, split.padding))
         mean, rstd = box_statistics(image, moments, split, eps)
     return Windows(
-        product.permute(0, 2, 3, 1).flatten(1, 2),
+        product,
         rstd.flatten(1),
         mean.detach().flatten(1),
         rounded.detach().float().sum(1),
         offset if bias is None else offset + bias,
-        product.shape[-2:],
+        grid,
     )
+
+
+def as_tokens(projected: FeatureMap) -> Tokens:
+    """A map as tokens."""
+    return projected.permute(0, 2, 3, 1).flatten(1, 2)
 
 
 def box_statistics(

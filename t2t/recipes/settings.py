@@ -3,10 +3,9 @@
 import statistics
 from contextlib import suppress
 
-import torch
-
 from t2t.config import override, set_value
 from t2t.errors import UserError
+from t2t.models.without_weights import without_weights
 from t2t.models.zoo import CONFIGS
 from t2t.recipes.default import with_model
 from t2t.training.check_names import check_names
@@ -48,7 +47,7 @@ def with_settings(
 
 def check_model(recipe: Recipe) -> None:
     """Raises an error if the model cannot be built, before data is opened."""
-    with torch.device("meta"):
+    with without_weights():
         build_model(recipe, num_classes=1)
 
 

@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import torch
-
 from t2t.analysis.meter import macs_by_module
 from t2t.errors import UserError
 from t2t.formatting import counted, duration
+from t2t.models.without_weights import without_weights
 from t2t.recipes.default import Scale
 from t2t.training.forecast.advice import rounded
 from t2t.training.forecast.speed import Speed
@@ -163,7 +162,7 @@ def same_steps(first: Recipe, second: Recipe) -> bool:
 
 def macs(recipe: Recipe) -> int:
     """Multiplications for one image."""
-    with torch.device("meta"):
+    with without_weights():
         model = build_model(recipe, num_classes=10)
     found = macs_by_module(model, (recipe.channels, *recipe.image_size))
     return sum(items.total() for items in found.values())

@@ -2,6 +2,7 @@
 
 from t2t.errors import UserError
 from t2t.formatting import duration
+from t2t.models.shards import is_sharded
 from t2t.training.compile_policy import CompileDecision, seconds_saved
 from t2t.training.distributed import broadcast_from_main
 from t2t.training.kernel_compiling import KernelCompiler
@@ -32,13 +33,16 @@ class AutoCompile:
         from_step = self.decision.from_step
         if from_step is not None and self.stepper.state.step >= from_step:
             self.stepper.compile()
+            # If it is sharded, it is no CUDA graph any more.
+            self.stepper.set_phase(self.stepper.phase)
 
     def is_due(self) -> bool:
         """Whether the end of this epoch is where it decides, or has decided.
 
-        It is the first one with a step that was timed after the warm-up.
+        It is the first one with a step that was timed after the warm-up. Sharded steps
+        stay a CUDA graph, which compiled ones would not be.
         """
-        if not self.stepper.uses_graphs:
+        if not self.stepper.uses_graphs or is_sharded(self.stepper.state.trained):
             return False
         if self.decision.is_made:
             return self.decision.from_step == self.stepper.state.step

@@ -9,7 +9,7 @@ from t2t.errors import UserError
 from t2t.models.vit import VisionTransformer
 from t2t.training.distributed import World
 from t2t.training.run_files import ENVIRONMENT, read_json
-from t2t.training.runtime import Runtime, captures_steps
+from t2t.training.runtime import Runtime, uses_cuda_graphs
 
 COMPILED_FROM = "compiled_from_step"
 """Its key in environment.json."""
@@ -37,12 +37,12 @@ class CompileDecision:
 def compiles_at_once(runtime: Runtime, world: World) -> bool:
     """Whether the first step is compiled already.
 
-    Steps of several processes that are not a CUDA graph are launched kernel by kernel:
-    compiled steps have fewer.
+    In fp16 steps are launched kernel by kernel, which many processes wait for: compiled
+    steps have fewer.
     """
     if runtime.compile == "auto":
         on_cuda = world.device.type == "cuda"
-        return on_cuda and world.is_distributed and not captures_steps(runtime, world)
+        return on_cuda and world.is_distributed and not uses_cuda_graphs(runtime, world)
     return runtime.compile == "on"
 
 

@@ -22,6 +22,7 @@ from t2t.training.parameter_groups import head_parameters
 from t2t.training.recipe import EMA, Recipe
 from t2t.training.runtime import RESIDUALS, Runtime
 from t2t.training.state import TrainState
+from t2t.training.threads import Threads, use_threads
 
 
 def new_state(
@@ -147,14 +148,16 @@ def freeze_body(model: nn.Module, recipe: Recipe) -> int:
 
 def build_model(recipe: Recipe, num_classes: int) -> nn.Module:
     """The model of a recipe, untrained."""
-    return create_model(
-        recipe.model,
-        num_classes=num_classes,
-        image_size=recipe.image_size,
-        in_channels=recipe.channels,
-        drop_path=recipe.drop_path,
-        **recipe.model_args,
-    )
+    # Beside processes that decode or compile, threads would wait for each other.
+    with use_threads(Threads(1, "to draw weights")):
+        return create_model(
+            recipe.model,
+            num_classes=num_classes,
+            image_size=recipe.image_size,
+            in_channels=recipe.channels,
+            drop_path=recipe.drop_path,
+            **recipe.model_args,
+        )
 
 
 def new_ema(model: nn.Module, settings: EMA) -> nn.Module | None:

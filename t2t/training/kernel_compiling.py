@@ -8,6 +8,10 @@ from unittest import mock
 
 from t2t.data.resources import num_cores
 from t2t.ops.availability import HAS_TRITON
+from t2t.training.compile_server import CompileServer, take_server
+
+MAX_THREADS = 8
+"""More would mostly wait for Python's lock."""
 
 
 class KernelCompiler:
@@ -54,18 +58,28 @@ class KernelCompiler:
 
 
 class CompilingThreads(ThreadPoolExecutor):
-    """Threads that compile a kernel, and the C function that launches it."""
+    """Threads that compile a kernel, and the C function that launches it.
+
+    With a server they mostly wait for it.
+    """
+
+    def __init__(self, server: CompileServer | None) -> None:
+        self.server = server
+        most = num_cores() if server is not None else MAX_THREADS
+        super().__init__(min(num_cores(), most), "t2t-compile")
 
     def submit(  # type: ignore[override]
         self, compile_kernel: Callable[[], Any]
     ) -> "Future[Any]":
         return super().submit(self.compile_with_launcher, compile_kernel)
 
-    @staticmethod
-    def compile_with_launcher(compile_kernel: Callable[[], Any]) -> Any:
+    def compile_with_launcher(self, compile_kernel: Callable[[], Any]) -> Any:
         """The kernel; its launcher is left in Triton's cache for the first launch."""
         from triton.runtime import driver
 
+        if self.server is not None:
+            self.server.compile(compile_kernel)
+        # From the cache, if the server has compiled it.
         kernel = compile_kernel()
         with suppress(Exception):  # then the first launch compiles it
             driver.active.launcher_cls(kernel.src, kernel.metadata)
@@ -79,7 +93,10 @@ def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
     if mode is None:
         yield KernelCompiler()
         return
-    with CompilingThreads(num_cores(), "t2t-compile") as executor:
+    with (
+        early_server() as server,
+        CompilingThreads(server) as executor,
+    ):
         compiler = KernelCompiler(mode(executor, ignore_errors=True))
         try:
             yield compiler
@@ -87,6 +104,17 @@ def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
         except BaseException:  # Ctrl-C too
             executor.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def early_server() -> Iterator[CompileServer | None]:
+    """The server that was started before PyTorch was imported; ends it afterwards."""
+    server = take_server()
+    try:
+        yield server
+    finally:
+        if server is not None:
+            server.close()
 
 
 def async_compile_mode() -> Any:

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from t2t.config import to_json
@@ -16,6 +15,7 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError
 from t2t.models.vit import VisionTransformer
 from t2t.models.weights import save
+from t2t.models.without_weights import without_weights
 from t2t.tasks import task_class
 from t2t.training.checkpoint_files import checkpoint_step, checkpoints, remove_older
 from t2t.training.distributed import World, full_state_dict
@@ -77,7 +77,7 @@ class ModelSaver:
         state = full_state_dict(weights, self.world)
         if not self.world.is_main:
             return None
-        with torch.device("meta"):
+        with without_weights():
             if isinstance(model, VisionTransformer):
                 # `positions` may differ from the recipe's.
                 full: nn.Module = VisionTransformer(model.config)

@@ -4,7 +4,7 @@ The filters of a convolution are the rows of a matrix.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -59,7 +59,8 @@ class Muon(Optimizer):
         found_inf: Tensor | None = getattr(self, "found_inf", None)
         if found_inf is not None:  # 1 skips the update
             skips = found_inf > 0
-            gradients = [torch.where(skips, 0, each) for each in gradients]
+            zero = torch.zeros((), device=skips.device)
+            gradients = [torch.where(skips, zero, each) for each in gradients]
             weight, lr = weight * (1 - found_inf), lr * (1 - found_inf)
         differences = torch._foreach_sub(gradients, buffers)
         torch._foreach_mul_(differences, weight)
@@ -136,17 +137,16 @@ def as_filters(rows: Float[Tensor, "rows columns"], like: Tensor) -> Tensor:
 def orthogonalize_all(updates: Sequence[Tensor]) -> list[Tensor]:
     """Orthogonalizes matrices, batching those with the same shorter side.
 
-    Padding the longer side with zeros changes nothing, and a GPU multiplies many small
-    matrices in the time of one.
+    Padding with zeros changes nothing, and a GPU multiplies many small matrices in the
+    time of one: there a few with shorter sides join the larger ones.
     """
     by_shape: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, update in enumerate(updates):
         by_shape[update.shape[0], update.shape[1]].append(number)
-    by_side: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for shape in by_shape:
-        by_side[min(shape)].append(shape)
+    numbers = {shape: len(found) for shape, found in by_shape.items()}
+    joins = bool(updates) and updates[0].is_cuda
     found: dict[int, Tensor] = {}
-    for shapes in by_side.values():
+    for shapes in batches_of(numbers, joins):
         stacks = [
             torch.stack([updates[number] for number in by_shape[shape]])
             for shape in shapes
@@ -157,15 +157,42 @@ def orthogonalize_all(updates: Sequence[Tensor]) -> list[Tensor]:
     return [found[number] for number in range(len(updates))]
 
 
+def batches_of(
+    numbers: Mapping[tuple[int, int], int], joins: bool
+) -> list[list[tuple[int, int]]]:
+    """Shapes whose matrices are orthogonalized together, given how many there are.
+
+    Those of one shorter side, and shorter ones that join them: at most half as many.
+    """
+    by_side: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for shape in numbers:
+        by_side[min(shape)].append(shape)
+    if not joins:
+        return [*by_side.values()]
+    batches: list[list[tuple[int, int]]] = []
+    room = 0
+    for _, shapes in sorted(by_side.items(), reverse=True):
+        count = sum(numbers[shape] for shape in shapes)
+        if count <= room:
+            batches[-1] += shapes
+            room -= count
+        else:
+            batches.append([*shapes])
+            room = count // 2
+    return batches
+
+
 def orthogonalize_stacks(stacks: list[Tensor]) -> list[Tensor]:
-    """Orthogonalizes stacks of matrices whose shorter sides are equal."""
+    """Orthogonalizes stacks of matrices, padded to the longest sides."""
     if len(stacks) == 1:
         return [orthogonalize(stacks[0]).to(stacks[0].dtype).contiguous()]
     wide = [x.mT if x.shape[1] > x.shape[2] else x for x in stacks]
-    longest = max(x.shape[2] for x in wide)
-    together = torch.cat([F.pad(x, (0, longest - x.shape[2])) for x in wide])
-    parts = orthogonalize(together).split([len(x) for x in wide])
-    cut = [part[..., : x.shape[2]] for part, x in zip(parts, wide, strict=True)]
+    rows, columns = (max(x.shape[axis] for x in wide) for axis in (1, 2))
+    padded = [F.pad(x, (0, columns - x.shape[2], 0, rows - x.shape[1])) for x in wide]
+    parts = orthogonalize(torch.cat(padded)).split([len(x) for x in wide])
+    cut = [
+        part[:, : x.shape[1], : x.shape[2]] for part, x in zip(parts, wide, strict=True)
+    ]
     return [
         (part.mT if x.shape[1] > x.shape[2] else part).to(x.dtype).contiguous()
         for part, x in zip(cut, stacks, strict=True)

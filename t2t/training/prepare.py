@@ -21,6 +21,7 @@ from t2t.training.recipe import Phase
 from t2t.training.runtime import Runtime
 from t2t.training.sharding import unsharded
 from t2t.training.step import Stepper
+from t2t.training.switch_interval import switch_as_usual
 
 
 def prepare(
@@ -48,6 +49,7 @@ def prepare(
             validation = validation_batches(recipe, val, *common, size, decoded)
         with stage(console, "Compiling kernels", kernels.progress):
             kernels.wait()
+    switch_as_usual()
     return batches, validation
 
 

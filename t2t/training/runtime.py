@@ -19,7 +19,6 @@ from t2t.data.sources import Splits
 from t2t.errors import UserError, choose, require
 from t2t.training.distributed import PARALLELISMS, Parallelism, World
 from t2t.training.recipe import Recipe
-from t2t.training.sharding import CAPTURES_SHARDS
 from t2t.user_code import digests
 
 Precision = Literal["bf16", "fp16", "fp32"]
@@ -46,7 +45,7 @@ class Runtime:
     """Precision of the residual stream in fused blocks: half follows `precision`."""
     compile: Compile = "auto"
     """torch.compile of a step: from the first, never, or once it saves more than it
-    costs (auto; with several GPUs, from the first)."""
+    costs (auto; with shards never, in fp16 with several GPUs from the first)."""
     micro_batch: int | None = None
     """Images per forward pass on a device; gradients are accumulated over the batch.
 
@@ -100,10 +99,13 @@ def uses_cuda_graphs(runtime: Runtime, world: World) -> bool:
     return world.device.type == "cuda" and runtime.precision != "fp16"
 
 
-def captures_steps(runtime: Runtime, world: World) -> bool:
-    """Whether a step is a CUDA graph, its collectives included."""
+def captures_steps(runtime: Runtime, world: World, is_compiled: bool) -> bool:
+    """Whether a step is a CUDA graph, its collectives included.
+
+    One that is compiled and sharded is not: its capture has not been tried.
+    """
     is_sharded = world.is_distributed and PARALLELISMS[runtime.parallelism]
-    return uses_cuda_graphs(runtime, world) and (CAPTURES_SHARDS or not is_sharded)
+    return uses_cuda_graphs(runtime, world) and not (is_sharded and is_compiled)
 
 
 def resolve_runtime(runtime: Runtime, world: World) -> Runtime:

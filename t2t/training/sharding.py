@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 2**29
 """A model of at most so many bytes is gathered once a step."""
-CAPTURES_SHARDS = False
-"""Whether steps of sharded models are CUDA graphs: PyTorch tests that it can capture
-them, but it is not measured here yet (benchmarks/jobs/many.json)."""
 
 
 def shard(model: nn.Module, parallelism: "Parallelism", world: "World") -> nn.Module:

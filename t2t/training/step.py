@@ -41,8 +41,7 @@ class Stepper:
     On CUDA devices a step is two CUDA graphs: one augments the batch, on a stream of
     its own beside the step before; the other trains on it. The graph itself changes
     nothing if the gradient is not finite: the host does not have to wait and check.
-    With several processes the graph holds DDP's collectives too; a sharded step is
-    launched kernel by kernel, also without waiting.
+    With several processes the graph holds the collectives of DDP or FSDP too.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class Stepper:
         self.augment_batch = augment_batch
         self.view_names: tuple[str, ...] = ()
         self.uses_graphs = uses_cuda_graphs(runtime, world)
-        self.captures = captures_steps(runtime, world)
         self.augment_stream: torch.cuda.Stream | None = None
         if self.uses_graphs:
             self.augment_stream = torch.cuda.Stream(world.device, AUGMENT_PRIORITY)
@@ -82,6 +80,21 @@ class Stepper:
         """Whether steps are compiled."""
         return self.forward_backward.compiled
 
+    @property
+    def launch(self) -> str:
+        """How steps run on a GPU, as a sentence."""
+        alone = "Steps are launched kernel by kernel"
+        if not self.uses_graphs:
+            return (
+                f"{alone}: the loss scale of {self.runtime.precision} needs the host."
+            )
+        if not captures_steps(self.runtime, self.world, self.compiled):
+            return f"{alone}: they are compiled and sharded."
+        if self.captured is None:
+            names = [type(each).__name__ for each in self.state.optimizers]
+            return f"A gradient is one CUDA graph; {' and '.join(names)} runs after it."
+        return "A step is one CUDA graph."
+
     def set_phase(self, phase: Phase) -> None:
         """Switches to a phase, whose steps are captured on their own."""
         self.synchronize()
@@ -102,12 +115,12 @@ class Stepper:
     def graphed(
         self, function: Callable[..., Tensor], num_warmups: int
     ) -> GraphedFunction[Tensor]:
-        """A part of the step as a CUDA graph, or called each time if it is sharded."""
+        """A part of the step as a CUDA graph, or as a function that runs as it is."""
         if not self.world.is_distributed:
             return GraphedFunction(function, num_warmups)
         # DDP adds up gradients on the stream on which it was made.
         stream = torch.cuda.current_stream(self.world.device)
-        if not self.captures:
+        if not captures_steps(self.runtime, self.world, self.compiled):
             return GraphedFunction(function, math.inf, stream)
         left = NUM_DDP_WARMUPS - self.num_started
         return GraphedFunction(function, max(num_warmups, left), stream)

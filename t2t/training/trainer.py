@@ -218,7 +218,8 @@ class Trainer:
             (logger.warn if state.loaded.notes else logger.info)(str(state.loaded))
         for note in (*self.splits.notes, *self.task.notes):
             logger.warn(note)
-        for note in (*notes, *advised):
+        on_many = self.world.is_distributed and self.world.device.type == "cuda"
+        for note in (*notes, *[self.stepper.launch] * on_many, *advised):
             logger.info(note)
 
     def snapshot(self) -> Snapshot:

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,3 +130,14 @@ def test_the_trainers_step_on_cuda_is_always_a_graph() -> None:
         select_runtimes("cuda", ("bf16",), "eager", None, on_cuda=True)
     (runtime,) = select_runtimes("cpu", ("fp32",), "compiled", None, on_cuda=False)
     assert runtime.compile == "on"
+
+
+@pytest.mark.parametrize("parallelism", ["fsdp", "hybrid"])
+def test_a_sharded_step_on_cuda_is_a_graph_or_compiled(parallelism: Any) -> None:
+    choices = (("compiled", "on"), ("eager_graph", "off"), (None, "auto"))
+    for launch, compiled in choices:
+        (runtime,) = select_runtimes("cuda", ("bf16",), launch, None, True, parallelism)
+        assert (runtime.compile, runtime.parallelism) == (compiled, parallelism)
+    for launch in ("graph", "eager"):
+        with pytest.raises(UserError, match="give eager_graph or compiled"):
+            select_runtimes("cuda", ("bf16",), launch, None, True, parallelism)

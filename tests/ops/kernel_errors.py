@@ -22,23 +22,26 @@ from t2t.ops.attention import attention_reference, backward_by, forward_by
 from t2t.ops.attention_tiles import BackwardTiles, Tiles
 from t2t.ops.embedding import TokenParts, embed_reference
 from t2t.ops.first_attention import first_attention_reference
-from t2t.ops.image_windows import image_windows_reference
+from t2t.ops.image_windows import gathered_windows_reference, image_windows_reference
 from t2t.ops.kept_samples import draw_kept_indices
+from t2t.ops.kernels.numbers import TOKEN_DIM
 from t2t.ops.operations import (
     fused_embedding,
     fused_first_attention,
+    fused_gathered_windows,
     fused_gelu,
     fused_image_windows,
     fused_norm,
+    fused_ranks,
     fused_residual_norm,
     fused_token_transformer,
     packed_attention,
 )
 from t2t.ops.partial_sums import sum_partials, sum_partials_reference
+from t2t.ops.ranks import ranks_reference
 from t2t.ops.residual_norm import norm_reference, residual_norm_reference
 from t2t.ops.soft_split import Split
 from t2t.ops.token_transformer import TokenWeights, token_transformer_reference
-from t2t.ops.token_transformer_triton import TOKEN_DIM
 from t2t.ops.window_projection import Windows
 
 Errors = dict[str, list[float]]
@@ -206,6 +209,26 @@ def image_windows_errors(
     return {"out": [relative(*pair) for pair in zip(found, wanted, strict=True)]}
 
 
+def gathered_windows_errors(
+    target: Target, split: tuple[int, int, int], channels: int = 3, last: bool = False
+) -> Errors:
+    """Values and statistics of small windows."""
+    image = torch.randn(3, channels, 13, 30).to(target.device) + 0.3
+    if last:
+        image = image.contiguous(memory_format=torch.channels_last)
+    found = fused_gathered_windows(image, *split, 1e-5, target.dtype)
+    wanted = gathered_windows_reference(
+        image.double(), Split(*split), 1e-5, torch.float64
+    )
+    return {"out": [relative(*pair) for pair in zip(found, wanted, strict=True)]}
+
+
+def ranks_errors(target: Target, columns: int) -> Errors:
+    """Ranks within rows, of which many values are equal."""
+    values = torch.rand(3, columns, device=target.device).mul(20).round()
+    return {"out": [relative(fused_ranks(values), ranks_reference(values))]}
+
+
 def sum_partials_errors(target: Target, parts: int) -> Errors:
     """The sum over programs; it has no gradient of its own."""
     partial = torch.randn(parts, 3, 70, device=target.device)
@@ -215,7 +238,11 @@ def sum_partials_errors(target: Target, parts: int) -> Errors:
 
 
 def residual_norm_errors(
-    target: Target, drops: bool, scale: float = 1.3, wide: bool = False
+    target: Target,
+    drops: bool,
+    scale: float = 1.3,
+    wide: bool = False,
+    reads: slice = slice(None),
 ) -> Errors:
     """Residual sum and LayerNorm, with and without dropped samples."""
     batch, tokens, dim = 6, 5, 48
@@ -228,8 +255,8 @@ def residual_norm_errors(
     vectors = [torch.randn(dim) for _ in range(3)]
     return errors(
         target,
-        fused_residual_norm,
-        residual_norm_reference,
+        lambda *arguments: fused_residual_norm(*arguments)[reads],
+        lambda *arguments: residual_norm_reference(*arguments)[reads],
         (*tensors, *vectors, *indices, num_normed, scale, 1e-5),
         [0, 1, 2, 3, 4],
         [0] if wide else [],
@@ -327,11 +354,23 @@ CASES: dict[str, Callable[[Target], Errors]] = {
     "image_windows of channels last": partial(
         image_windows_errors, split=(3, 2, 1), last=True
     ),
+    "gathered_windows": partial(gathered_windows_errors, split=(3, 1, 1)),
+    "gathered_windows of one channel": partial(
+        gathered_windows_errors, split=(3, 2, 0), channels=1
+    ),
+    "gathered_windows of channels last": partial(
+        gathered_windows_errors, split=(4, 2, 1), last=True
+    ),
+    "ranks": partial(ranks_errors, columns=300),
+    "ranks of few": partial(ranks_errors, columns=5),
     "sum_partials": partial(sum_partials_errors, parts=300),
     "sum_partials of few": partial(sum_partials_errors, parts=3),
     "residual_norm": partial(residual_norm_errors, drops=False),
     "residual_norm of one gradient": partial(
         residual_norm_errors, drops=False, scale=1.0
+    ),
+    "residual_norm whose sum is not read": partial(
+        residual_norm_errors, drops=False, reads=slice(1, 2)
     ),
     "residual_norm dropping": partial(residual_norm_errors, drops=True),
     "residual_norm of a float32 stream": partial(

@@ -22,6 +22,7 @@ import training_workers
 from safetensors.torch import load_file
 from torch.distributed import HashStore
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from two_processes import environments
 
 from t2t.config import differences
 from t2t.data.sources import open_splits
@@ -165,6 +166,33 @@ def test_two_processes_train_what_one_does(
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     reported = [(row["step"], "top1" in row) for row in map(json.loads, lines)]
     assert len(reported) == len(set(reported))  # one process writes
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "local_size"), [("ddp", 4), ("fsdp", 4), ("hybrid", 2)]
+)
+def test_four_processes_train_what_one_does(
+    parallelism: Any,
+    local_size: int,
+    recipe: Recipe,
+    alone: Path,
+    cpu: Runtime,
+    tmp_path: Path,
+    start: Start,
+) -> None:
+    folder = tmp_path / "run"
+    runtime = replace(cpu, parallelism=parallelism, micro_batch=3)  # of the 4 of each
+    workers = []
+    for rank, each in enumerate(environments(4)):
+        each["LOCAL_WORLD_SIZE"] = str(local_size)
+        each["LOCAL_RANK"] = str(rank % local_size)
+        workers.append(start("train_together", recipe, folder, runtime, each, None))
+    for worker in workers:
+        worker.join(100)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert_same_run(folder, alone)
+    losses = [read_rows(f / "metrics.jsonl")[-2]["loss"] for f in (folder, alone)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
 def test_blocks_that_are_sharded_one_by_one_train_what_one_process_does(

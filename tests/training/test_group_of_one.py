@@ -1,6 +1,7 @@
 """A process group of one takes the steps of many processes."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from t2t.data.sampler import Batch
 from t2t.models.shards import is_sharded
 from t2t.training import sharding
+from t2t.training import step as step_module
 from t2t.training.distributed import World, init_distributed
 from t2t.training.forecast.random_batch import random_batch
 from t2t.training.initial_state import new_state
-from t2t.training.recipe import OptimizerConfig, Recipe
+from t2t.training.recipe import OptimizerConfig, Recipe, TokenDropping
 from t2t.training.runtime import Runtime, make_deterministic, resolve_runtime
 from t2t.training.sharding import unsharded
 from t2t.training.step import NUM_DDP_WARMUPS, Stepper
@@ -53,6 +55,37 @@ def tensors(one: Stepper) -> dict[str, Tensor]:
     return found
 
 
+def wide(recipe: Recipe) -> Recipe:
+    """With widths that the fused operations take."""
+    args = {**recipe.model_args, "dim": 128, "token_dim": 64}
+    return replace(recipe, model_args=args)
+
+
+def scored(one: Stepper) -> list[float]:
+    """What an evaluation computes: the raw model and the EMA gather their weights."""
+    task, models = one.state.task, (one.state.model, one.state.final_model)
+    images = torch.ones(2, 3, 8, 8, device=one.world.device)
+    with torch.no_grad(), ExitStack() as stack:
+        for module in (task, *models):
+            stack.enter_context(unsharded(module.eval()))
+        return [model(images).sum().item() for model in models]
+
+
+def has_graph(one: Stepper) -> bool:
+    """Whether the step, or its gradient, has been captured."""
+    return getattr(one.captured or one.gradient, "graph", None) is not None
+
+
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Sets whether steps are CUDA graphs."""
+
+    def choose(captures: bool) -> None:
+        monkeypatch.setattr(step_module, "captures_steps", lambda *_: captures)
+
+    return choose
+
+
 def test_a_group_of_one_has_many_processes_code(world: World, tiny: Tiny) -> None:
     assert (world.size, world.is_distributed) == (1, True)
     ddp, fsdp = (
@@ -87,7 +120,7 @@ def test_a_group_of_one_trains_as_a_process_without_one(
         torch.testing.assert_close(found, wanted[key], rtol=1e-4, atol=1e-5, msg=key)
 
 
-@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp", "hybrid"])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 @pytest.mark.parametrize("is_broken", [False, True])
 def test_the_step_that_the_device_decides_on_is_the_same(
@@ -122,33 +155,47 @@ def test_requests_travel_with_a_step(world: World, tiny: Tiny) -> None:
     assert Requests(stop=True) | Requests(save=True) == Requests(True, True)
 
 
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+def test_the_log_says_how_steps_run(parallelism: Any, world: World, tiny: Tiny) -> None:
+    runtime = Runtime(device="cpu", parallelism=parallelism)
+    one = stepper(tiny(), runtime, world)
+    one.runtime = replace(one.runtime, precision="fp16")
+    alone = "Steps are launched kernel by kernel: "
+    assert one.launch == f"{alone}the loss scale of fp16 needs the host."
+    # As on a GPU.
+    one.world = replace(world, device=torch.device("cuda"))
+    one.uses_graphs = True
+    one.runtime = replace(one.runtime, precision="bf16")
+    assert one.launch == "A gradient is one CUDA graph; AdamW runs after it."
+    one.captured = object()  # type: ignore[assignment]
+    assert one.launch == "A step is one CUDA graph."
+    one.forward_backward.compiled = True
+    expected = f"{alone}they are compiled and sharded."
+    assert (one.launch == expected) == (parallelism == "fsdp")
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_captured_group_trains_in_the_same_bits(
-    name: str, precision: Any, tiny: Tiny
+    name: str, precision: Any, tiny: Tiny, capture: Callable[[bool], None]
 ) -> None:
-    recipe = tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2))
-    args = {**recipe.model_args, "dim": 128, "token_dim": 64}
-    recipe = replace(recipe, model_args=args)
+    recipe = wide(tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2)))
     runtime = Runtime(device="cuda", precision=precision)
     make_deterministic(runtime)
     num_steps = NUM_DDP_WARMUPS + 4
     found = {}
     for kind in ("single", "captured", "uncaptured"):
+        capture(kind != "uncaptured")
         with init_distributed("cuda", group_of_one=kind != "single") as world:
             one = stepper(recipe, runtime, world)
             one.forward_backward.is_strict = True
-            if kind == "uncaptured":
-                one.captures = False
-                one.set_phase(one.phase)
             losses = [
                 one.train_step(batch_for(one, number)).loss
                 for number in range(num_steps)
             ]
             assert one.captured is not None
-            is_captured = one.captured.graph is not None
-            assert is_captured == (kind != "uncaptured")
+            assert has_graph(one) == (kind != "uncaptured")
             found[kind] = (losses, tensors(one))
     for kind in ("captured", "uncaptured"):
         assert found[kind][0] == found["single"][0]
@@ -157,37 +204,143 @@ def test_a_captured_group_trains_in_the_same_bits(
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("micro_batch", [None, 8])
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 @pytest.mark.parametrize("kept_bytes", [sharding.KEPT_BYTES, 0])
+@pytest.mark.parametrize("parallelism", ["fsdp", "hybrid"])
 def test_shards_are_captured_in_the_same_bits(
-    kept_bytes: int, name: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+    parallelism: Any,
+    kept_bytes: int,
+    name: str,
+    micro_batch: int | None,
+    tiny: Tiny,
+    capture: Callable[[bool], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Over phases, with evaluations and checkpoints between the replays."""
     monkeypatch.setattr(sharding, "KEPT_BYTES", kept_bytes)
-    recipe = tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2))
-    args = {**recipe.model_args, "dim": 128, "token_dim": 64}
-    recipe = replace(recipe, model_args=args)
-    runtime = Runtime(device="cuda", parallelism="fsdp", compile="off")
+    recipe = wide(
+        tiny(
+            random=True,
+            optimizer=OptimizerConfig(name=name, lr=1e-2),
+            token_dropping=TokenDropping(keep=0.5, until=0.5),
+            light_augment_share=0.25,
+        )
+    )
+    runtime = Runtime(
+        device="cuda", parallelism=parallelism, compile="off", micro_batch=micro_batch
+    )
     make_deterministic(runtime)
     found = []
     for captures in (False, True):
+        capture(captures)
         with init_distributed("cuda", group_of_one=True) as world:
             one = stepper(recipe, runtime, world)
-            one.forward_backward.is_strict, one.captures = True, captures
-            one.set_phase(one.phase)
-            losses = []
-            for number in range(NUM_DDP_WARMUPS + 4):
-                losses.append(one.train_step(batch_for(one, number)).loss)
-                # As in an evaluation between replays.
-                images = torch.ones(2, 3, 8, 8, device="cuda")
-                model = one.state.final_model.eval()
-                with torch.no_grad(), unsharded(model):
-                    losses.append(model(images).sum().item())
-            assert one.captured is not None
-            assert (one.captured.graph is not None) == captures
+            one.forward_backward.is_strict = True
+            seen, saved = [], []
+            for phase in recipe.phases():
+                one.set_phase(phase)
+                for _ in range(max(4, NUM_DDP_WARMUPS + 4 - one.num_started)):
+                    seen.append(one.train_step(batch_for(one, one.num_started)).loss)
+                    seen += scored(one) if one.num_started % 2 else []
+                assert has_graph(one) == captures
+                saved.append(tensors(one))
+            found.append((seen, saved))
+    assert len(found[0][1]) == 3  # phases
+    assert found[0][0] == found[1][0]
+    for wanted, other in zip(found[0][1], found[1][1], strict=True):
+        for key, value in wanted.items():
+            assert torch.equal(other[key], value), key
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["lamb", "lion"])
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+def test_the_gradient_of_other_optimizers_is_captured(
+    parallelism: Any, name: str, tiny: Tiny, capture: Callable[[bool], None]
+) -> None:
+    recipe = wide(tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-3)))
+    runtime = Runtime(device="cuda", parallelism=parallelism, compile="off")
+    make_deterministic(runtime)
+    found = []
+    for captures in (False, True):
+        capture(captures)
+        with init_distributed("cuda", group_of_one=True) as world:
+            one = stepper(recipe, runtime, world)
+            one.forward_backward.is_strict = True
+            losses = [
+                one.train_step(batch_for(one, number)).loss
+                for number in range(NUM_DDP_WARMUPS + 4)
+            ]
+            assert one.captured is None
+            assert has_graph(one) == captures
             found.append((losses, tensors(one)))
     assert found[0][0] == found[1][0]
     for key, wanted in found[0][1].items():
         assert torch.equal(found[1][1][key], wanted), key
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp", "hybrid"])
+def test_a_replayed_step_that_is_not_finite_changes_nothing(
+    parallelism: Any, name: str, tiny: Tiny
+) -> None:
+    recipe = wide(tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2)))
+    runtime = Runtime(device="cuda", parallelism=parallelism, compile="off")
+    with init_distributed("cuda", group_of_one=True) as world:
+        one = stepper(recipe, runtime, world)
+        factor = torch.ones((), device="cuda")
+        plain = one.forward_backward.forward
+        one.forward_backward.forward = lambda views: {
+            name: value * factor for name, value in plain(views).items()
+        }
+        for number in range(NUM_DDP_WARMUPS + 2):
+            assert one.train_step(batch_for(one, number)).applied
+        assert has_graph(one)
+        before = tensors(one)
+        for value in (torch.nan, torch.inf):
+            factor.fill_(value)
+            assert not one.train_step(batch_for(one)).applied
+            after = tensors(one)
+            for key, wanted in before.items():
+                assert torch.equal(after[key], wanted), key
+        factor.fill_(1)
+        assert one.train_step(batch_for(one)).applied
+        after = tensors(one)
+        assert not all(torch.equal(after[key], before[key]) for key in before)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+@pytest.mark.parametrize("parallelism", ["fsdp", "hybrid"])
+def test_captured_shards_repeat_bit_for_bit_from_any_step(
+    parallelism: Any, name: str, tiny: Tiny
+) -> None:
+    """A resumed process launches its first steps normally, where the other replays."""
+    recipe = wide(tiny(random=True, optimizer=OptimizerConfig(name=name, lr=1e-2)))
+    runtime = Runtime(device="cuda", parallelism=parallelism, compile="off")
+    make_deterministic(runtime)
+    middle, last = NUM_DDP_WARMUPS + 3, 2 * NUM_DDP_WARMUPS + 6
+    with init_distributed("cuda", group_of_one=True) as world:
+        whole, resumed = (stepper(recipe, runtime, world) for _ in range(2))
+        for one in (whole, resumed):
+            one.forward_backward.is_strict = True
+        for number in range(middle):
+            whole.train_step(batch_for(whole, number))
+        state = whole.state.snapshot()
+        copied = {key: each.clone() for key, each in state.tensors.items()}
+        with torch.no_grad():
+            for key, own in resumed.state.weights().items():
+                own.copy_(copied[key])
+        resumed.state.restore(state._replace(tensors=copied))
+        for one in (whole, resumed):
+            for number in range(middle, last):
+                one.train_step(batch_for(one, number))
+            assert has_graph(one)
+        wanted = tensors(whole)
+        for key, value in tensors(resumed).items():
+            assert torch.equal(value, wanted[key]), key
 
 
 @pytest.mark.cuda

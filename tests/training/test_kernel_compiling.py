@@ -1,17 +1,22 @@
 """Kernels are compiled by threads, and nothing is launched meanwhile."""
 
+import itertools
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from t2t.ops import gelu
 from t2t.ops.availability import HAS_TRITON
+from t2t.training import compile_server
 from t2t.training.kernel_compiling import KernelCompiler, compile_in_parallel
 
 pytestmark = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+NUMBERS = itertools.count(2000)
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -26,7 +31,11 @@ def absent_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         lambda kernel: kernel,
     )
     card = kernel_cards.Card(90, 227 << 10, "a test's")
-    monkeypatch.setattr(kernel_cards.AbsentGpu, "get_current_device", lambda gpu: 2000)
+    # Triton keeps compiled kernels by this number, also those of other tests.
+    number = next(NUMBERS)
+    monkeypatch.setattr(
+        kernel_cards.AbsentGpu, "get_current_device", lambda gpu: number
+    )
     with kernel_cards.compiling_for(card):
         yield
     sys.modules.pop("kernel_cards", None)
@@ -53,6 +62,67 @@ def test_launches_are_submitted_from_any_thread_and_compiled(tmp_path: Path) -> 
     compiled = {path.name for path in tmp_path.rglob("*.cubin")}
     names = ("gelu_forward", "gelu_backward", "sum_partials")
     assert compiled == {f"{name}.cubin" for name in names}
+
+
+@pytest.mark.usefixtures("absent_gpu")
+def test_a_server_compiles_into_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_server, "feeds_gpu", lambda _: True)
+    monkeypatch.setattr(compile_server, "num_cores", lambda: 8)
+    compile_server.start_compiling_early(None)
+    (server,) = compile_server.SPARE
+    assert server.launcher is not None
+    process = server.launcher.process
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("compiled in this process")
+
+    monkeypatch.setattr("triton.compiler.ASTSource.make_ir", fail)
+    with compile_in_parallel(True) as kernels:
+        with kernels.collect():
+            gelu.fused_forward(
+                torch.empty(4, 16, 128, dtype=torch.bfloat16), torch.empty(128)
+            )
+            launch_in_another_thread()
+        kernels.mode.ignore_errors = False
+        kernels.wait()
+    compiled = {path.name for path in tmp_path.rglob("*.cubin")}
+    names = ("gelu_forward", "gelu_backward", "sum_partials")
+    assert compiled == {f"{name}.cubin" for name in names}
+    assert not compile_server.SPARE
+    assert process.returncode is not None
+
+
+def add_one() -> None:
+    """Has none of the variables of Triton's function."""
+
+
+def unknown_kernel() -> Callable[[], object]:
+    """A function with these variables, as Triton names them."""
+    kernel = SimpleNamespace(fn=add_one)
+    src = SimpleNamespace(fn=kernel, signature={}, constants={}, attrs={})
+    target, options = "a GPU", SimpleNamespace()
+    return lambda: (src, target, options)
+
+
+def test_a_server_that_has_ended_compiles_nothing() -> None:
+    server = compile_server.CompileServer()
+    assert not server.compile(add_one)
+    assert server.launcher is not None
+    server.launcher.process.kill()
+    server.launcher.process.wait()
+    assert not server.compile(unknown_kernel())
+    server.close()
+    assert not server.compile(unknown_kernel())
+
+
+def test_a_kernel_that_the_server_does_not_know_fails_at_once() -> None:
+    server = compile_server.CompileServer()
+    assert not server.compile(unknown_kernel())
+    assert server.launcher is not None
+    assert server.launcher.process.poll() is None
+    server.close()
 
 
 def test_where_nothing_is_needed_launches_are_left_alone() -> None:

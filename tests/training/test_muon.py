@@ -104,13 +104,28 @@ def test_singular_values_come_near_one(shape: tuple[int, ...]) -> None:
     assert values.max() < 1.4
 
 
-def test_matrices_of_all_shapes_together_come_out_as_each_alone() -> None:
+@pytest.mark.parametrize("joins", [False, True])
+def test_matrices_of_all_shapes_together_come_out_as_each_alone(
+    joins: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches_of = muon.batches_of
+    monkeypatch.setattr(
+        muon, "batches_of", lambda numbers, _: batches_of(numbers, joins)
+    )
     torch.manual_seed(2)
     shapes = [(8, 24), (8, 8), (4, 3), (24, 8), (8, 24), (16, 8), (5, 9), (9, 5)]
     updates = [torch.randn(shape) for shape in shapes]
     for update, found in zip(updates, orthogonalize_all(updates), strict=True):
         assert found.is_contiguous()
         torch.testing.assert_close(found, orthogonalize(update), atol=1e-5, rtol=1e-5)
+
+
+def test_a_few_small_matrices_join_the_large_ones() -> None:
+    numbers = {(256, 256): 7, (64, 64): 6, (512, 256): 7, (192, 576): 1, (32, 32): 4}
+    large, small = [(256, 256), (512, 256)], [(64, 64)]
+    joined = muon.batches_of(numbers, joins=True)
+    assert joined == [[*large, (192, 576), *small], [(32, 32)]]
+    assert len(muon.batches_of(numbers, joins=False)) == 4
 
 
 def test_a_matrix_without_gradient_stays() -> None:

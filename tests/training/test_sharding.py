@@ -2,6 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -202,6 +204,53 @@ def test_a_step_has_no_operation_on_dtensors(
     with Counted() as counted:
         assert one.train_step(batch).applied
     assert not counted.names
+
+
+def kept_on_the_host(model: nn.Module) -> dict[str, Any]:
+    """What FSDP keeps of a step: flags, events, tensors in flight, and their order."""
+    found: dict[str, Any] = {}
+    for name, part in model.named_modules():
+        if not is_sharded(part):
+            continue
+        state: Any = part._get_fsdp_state()
+        groups = getattr(state, "_fsdp_param_groups", [state._fsdp_param_group])
+        owners = [state, state._state_ctx, state._comm_ctx, *groups]
+        for number, owner in enumerate(owners):
+            for key, value in vars(owner).items():
+                if isinstance(value, bool | Enum):
+                    kept = value
+                elif isinstance(value, list | dict | set):
+                    kept = len(value)
+                else:
+                    kept = value is None
+                found[f"{name}/{number}/{key}"] = kept
+    return found
+
+
+@pytest.mark.parametrize("parallelism", ["fsdp", "hybrid"])
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_a_step_leaves_fsdp_as_it_was(
+    parallelism: Any, micro_batch: int | None, size: str, tiny: Tiny
+) -> None:
+    """So a CUDA graph may replay the kernels of a step, without the host's part."""
+    runtime = replace(CPU, parallelism=parallelism, micro_batch=micro_batch)
+    local_size = 4 if parallelism == "fsdp" else 2
+    with fake_world(4):
+        world = World(0, 4, torch.device("cpu"), local_size=local_size)
+        one = stepper(tiny(), world, runtime)
+        batch = random_batch(one.recipe, 4, one.state.task, world.device)
+        for _ in range(2):
+            one.train_step(batch)
+        before = kept_on_the_host(one.state.task)
+        assert any(key.endswith("_all_gather_result") for key in before)
+        one.train_step(batch)
+        assert kept_on_the_host(one.state.task) == before
+        # An evaluation leaves an order behind, which the next step clears.
+        with torch.no_grad(), unsharded(one.state.task), unsharded(one.state.model):
+            one.state.model(torch.ones(2, 3, 8, 8))
+        assert kept_on_the_host(one.state.task) != before
+        one.train_step(batch)
+        assert kept_on_the_host(one.state.task) == before
 
 
 def test_large_models_train_as_small_ones(

@@ -17,7 +17,7 @@ from t2t.data.augment import colour, geometry, tables
 from t2t.data.augment.colour import Values
 from t2t.data.augment.operations import OPERATIONS, checked_pixels
 from t2t.ops import augment_triton
-from t2t.ops.augment_triton import CODES
+from t2t.ops.kernels.numbers import CODES
 from t2t.shapes import Pixels
 
 # Which images drew each operation.

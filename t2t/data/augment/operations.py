@@ -47,7 +47,7 @@ class Operation:
     magnitude: MagnitudeRule | None = None
     """None for an operation that takes no value."""
     kernel: str | None = None
-    """The Triton code that does the same, a key of `t2t.ops.augment_triton.CODES`, or
+    """The Triton code that does the same, a key of `t2t.ops.kernels.numbers.CODES`, or
     "affine"; without one, the function also serves CUDA."""
     kernel_value: float | None = None
     """The value that the kernel needs in place of the operation's."""

@@ -21,9 +21,10 @@ from t2t.torchrun import env_count
 # Not `-m`: workers would then send objects whose classes are in `__main__`.
 _PROGRAM = """\
 import sys
-from t2t.data.streaming.worker import main
+from {module} import main
 main(*map(int, sys.argv[1:]))
 """
+_WORKERS = "t2t.data.streaming.worker"
 _ENVIRONMENT = {
     "CUDA_VISIBLE_DEVICES": "",
     # A process with threads must not fork, and each worker needs one thread only.
@@ -78,14 +79,17 @@ def import_paths() -> list[str]:
     return [each or os.curdir for each in sys.path if isinstance(each, str)]
 
 
-def start_launcher() -> Launcher:
-    """A new process, which begins with its imports."""
+def start_launcher(module: str = _WORKERS) -> Launcher:
+    """A new process, which begins with its imports and runs the module's `main`.
+
+    That gets the number of this process and the file of its end of the connection.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         try:
             process = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", "-c", _PROGRAM),
+                    *(sys.executable, "-P", "-c", _PROGRAM.format(module=module)),
                     *(str(os.getpid()), str(theirs.fileno())),
                 ],
                 stdin=subprocess.PIPE,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-import torch
 from torch import nn
 
 from t2t.analysis.cost import count
@@ -15,6 +14,7 @@ from t2t.errors import UserError
 from t2t.models.config import Size
 from t2t.models.create import create_model
 from t2t.models.vit import VisionTransformer
+from t2t.models.without_weights import without_weights
 from t2t.models.zoo import ZOO
 
 Mode = Literal["train", "infer"]
@@ -53,7 +53,7 @@ class Case:
 @functools.cache
 def case_flops(case: Case) -> int:
     """FLOPs per image, counted without computing."""
-    with torch.device("meta"):
+    with without_weights():
         model = case.build()
     return model_flops(model, (case.image_size, case.image_size), case.mode)
 
@@ -97,7 +97,7 @@ def default_side(model: str) -> int:
 
 def default_depth(model: str) -> int:
     """The number of blocks of a model whose depth can be changed."""
-    with torch.device("meta"):
+    with without_weights():
         built = create_model(model)
     if not isinstance(built, VisionTransformer) or built.config.wiring != "residual":
         raise UserError(

@@ -24,6 +24,7 @@ from t2t.lab.bench.timing import (
     time_steps,
 )
 from t2t.lab.bench.trainer import BenchTrainer, Files
+from t2t.models.without_weights import without_weights
 from t2t.training.distributed import World, init_distributed
 from t2t.training.initial_state import build_model
 from t2t.training.logging.stage import stage
@@ -239,7 +240,7 @@ def figures(trainer: BenchTrainer, timing: Timing, memory_gib: float | None) -> 
     """The measured numbers of a row."""
     recipe = trainer.recipe
     rate = recipe.batch_size / timing.seconds
-    with torch.device("meta"):
+    with without_weights():
         model = build_model(recipe, trainer.num_classes)
     fastest = matrix_rate(trainer.device, trainer.runtime.precision or "fp32")
     share = rate * model_flops(model, recipe.image_size, "train") / fastest

@@ -86,7 +86,7 @@ class BenchTrainer:
     @property
     def launch(self) -> str:
         """How the trainer runs its step, as in `Case.launch`."""
-        if captures_steps(self.runtime, self.world):
+        if captures_steps(self.runtime, self.world, self.is_compiled):
             return "graph" if self.is_compiled else "eager_graph"
         return "compiled" if self.is_compiled else "eager"
 

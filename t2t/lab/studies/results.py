@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from t2t.analysis.meter import macs_by_module
 from t2t.lab.studies.study import ALIKE, Claim, Study
+from t2t.models.without_weights import without_weights
 from t2t.tasks.base import Metric
 from t2t.tasks.classify import TOP1
 from t2t.tasks.registry import primary_metric, task_class
@@ -68,7 +67,7 @@ def costs_of(study: Study, num_classes: int) -> dict[str, ModelCost]:
     costs = {}
     for name, recipe in study.arms.items():
         needs_labels = task_class(recipe.task).needs_labels
-        with torch.device("meta"):
+        with without_weights():
             model = build_model(recipe, num_classes if needs_labels else 0)
         macs = macs_by_module(model, (recipe.channels, *recipe.image_size))
         costs[name] = ModelCost(

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
-import torch
 from torch import Size as Shape
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from t2t.models.checkpoint_io.published import POSITIONS, StateDict
 from t2t.models.config import ModelConfig
 from t2t.models.token_grid import Grid, guess_grid
 from t2t.models.vit import VisionTransformer
+from t2t.models.without_weights import without_weights
 from t2t.models.zoo import CONFIGS
 
 
@@ -92,7 +92,7 @@ def body(state: Mapping[str, Tensor]) -> dict[str, Shape | None]:
 @cache
 def meta_model(config: ModelConfig) -> VisionTransformer:
     """A model whose tensors have shapes and no values."""
-    with torch.device("meta"):
+    with without_weights():
         return VisionTransformer(config)
 
 

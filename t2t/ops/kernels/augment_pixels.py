@@ -6,8 +6,8 @@
 import triton
 import triton.language as tl
 
-from t2t.ops.augment_triton import CODES
 from t2t.ops.kernels.augment_tables import LAST_TABLE, blend, load_luma
+from t2t.ops.kernels.numbers import CODES
 
 SATURATION = tl.constexpr(CODES["saturation"])
 AFFINE_LINEAR = tl.constexpr(CODES["affine_linear"])

@@ -6,7 +6,7 @@
 import triton
 import triton.language as tl
 
-from t2t.ops.augment_triton import CODES
+from t2t.ops.kernels.numbers import CODES
 
 BRIGHTNESS = tl.constexpr(CODES["brightness"])
 CONTRAST = tl.constexpr(CODES["contrast"])

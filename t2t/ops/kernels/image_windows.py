@@ -1,4 +1,4 @@
-"""An image as squares of pixels, and the mean and deviation of its windows."""
+"""An image as squares of pixels or as windows, and the windows' mean and deviation."""
 
 # mypy: ignore-errors
 # Triton functions have no Python types.
@@ -121,3 +121,58 @@ def window_moments(
     variance = tl.maximum(second / SIZE - mean * mean, 0.0)
     tl.store(mean_ptr + window, mean, mask=mask)
     tl.store(rstd_ptr + window, tl.rsqrt(variance + EPS), mask=mask)
+
+
+@triton.jit
+def gather_windows(
+    image_ptr,
+    windows_ptr,
+    mean_ptr,
+    rstd_ptr,
+    sample_stride,
+    channel_stride,
+    row_stride,
+    column_stride,
+    height,
+    width,
+    grid_rows,
+    grid_columns,
+    total,
+    KERNEL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PADDING: tl.constexpr,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    EPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One program: the values of some windows, each with zeros up to WIDTH."""
+    window = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = window % grid_columns
+    row = window // grid_columns % grid_rows
+    sample = (window // grid_columns // grid_rows).to(tl.int64)
+    value = tl.arange(0, WIDTH)
+    channel = value // (KERNEL * KERNEL)
+    y = (row * STRIDE - PADDING)[:, None] + (value // KERNEL % KERNEL)[None, :]
+    x = (column * STRIDE - PADDING)[:, None] + (value % KERNEL)[None, :]
+    is_value = (value < SIZE)[None, :] & (window < total)[:, None]
+    within = is_value & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    pixels = tl.load(
+        image_ptr
+        + (sample * sample_stride)[:, None]
+        + (channel * channel_stride)[None, :]
+        + y * row_stride
+        + x * column_stride,
+        mask=within,
+        other=0.0,
+    ).to(tl.float32)
+    tl.store(
+        windows_ptr + window.to(tl.int64)[:, None] * WIDTH + value[None, :],
+        pixels.to(windows_ptr.dtype.element_ty),
+        mask=(window < total)[:, None],
+    )
+    mean = tl.sum(pixels, 1) / SIZE
+    centred = tl.where(is_value, pixels - mean[:, None], 0.0)
+    variance = tl.sum(centred * centred, 1) / SIZE
+    tl.store(mean_ptr + window, mean, mask=window < total)
+    tl.store(rstd_ptr + window, tl.rsqrt(variance + EPS), mask=window < total)

@@ -5,9 +5,6 @@ from typing import Any
 
 import torch
 
-# Fused multiply-add, unless the user sets it: Triton 3.9 warns without a choice, and
-# the default of later releases is slower.
-os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 

@@ -11,7 +11,7 @@ x = (product − centre·mean)·rstd + offset.
 import triton
 import triton.language as tl
 
-from t2t.ops.token_transformer_triton import TOKEN_DIM
+from t2t.ops.kernels.numbers import TOKEN_DIM
 
 DIM = tl.constexpr(TOKEN_DIM)
 # The fewest rows that a matrix product takes.

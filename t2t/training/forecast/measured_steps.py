@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from t2t.errors import UserError
-from t2t.training.distributed import PARALLELISMS, Parallelism
+from t2t.training.distributed import Parallelism
 from t2t.training.recipe import Recipe
-from t2t.training.sharding import CAPTURES_SHARDS
 
 Row = dict[str, Any]
 
@@ -92,7 +91,7 @@ def measured_steps(
 ) -> MeasuredSteps:
     """A file's rows for a recipe's model on a GPU: of that parallelism if it has any.
 
-    If it has none, those of a process without others, which is what DDP's graph does.
+    If it has none, those of a process without others, whose step is a CUDA graph too.
     """
     rows = [row for row in read_rows(path) if fits(row, recipe, gpu)]
     paths = ["single"]
@@ -100,13 +99,7 @@ def measured_steps(
         also = ["fsdp"] if parallelism == "hybrid" else []
         paths = [parallelism, *also, "single"]
     for name in paths:
-        captured = CAPTURES_SHARDS or not PARALLELISMS.get(name, False)
-        found = [
-            row
-            for row in rows
-            if value_of(row, "path") == name
-            and (row.get("launch") in GRAPHS) == captured
-        ]
+        found = [row for row in rows if value_of(row, "path") == name]
         if found:
             return steps_of(path, name, found, recipe)
     height, width = recipe.image_size
@@ -150,6 +143,7 @@ def fits(row: Row, recipe: Recipe, gpu: str) -> bool:
         and row.get("precision") != "fp32"
         and is_positive(row.get("batch"))
         and is_positive(row.get("images_per_second"))
+        and row.get("launch") in GRAPHS
         # Other settings of the model, or phases, are those of one recipe.
         and (is_own or not (recipe.model_args or "phases" in row))
     )
@@ -192,11 +186,5 @@ def steps_of(
 
 
 def device_seconds(row: Row) -> float:
-    """The device's time of a step.
-
-    A replayed graph keeps the device busy, so the whole step is the device's.
-    """
-    busy = row.get("device_ms")
-    if row.get("launch") in GRAPHS or not is_positive(busy):
-        return float(row["batch"] / row["images_per_second"])
-    return float(busy) / 1e3  # type: ignore[arg-type]
+    """The device's time of a step: all of it, as a replayed graph keeps it busy."""
+    return float(row["batch"] / row["images_per_second"])

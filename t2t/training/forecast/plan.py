@@ -205,9 +205,8 @@ def plan(
     if parallelism == "hybrid":
         check_nodes(num_gpus, min(per_node, num_gpus))
     share, local = recipe.batch_size // num_gpus, min(per_node, num_gpus)
-    launched: Parallelism = parallelism if num_gpus > 1 else "ddp"
     step = StepTimes(recipe, kind, gmacs, images_per_second, measured)
-    device, host = step.device_seconds(share), step.host_seconds(share, launched)
+    device, host = step.device_seconds(share), step.host_seconds(share)
     near, far = sent_bytes(parameters, num_gpus, local, parallelism)
     network = near / (kind.link_gbs * 1e9) + far / (kind.network_gbs * 1e9)
     beside = overlap(parallelism, BYTES * parameters)
@@ -230,7 +229,7 @@ def plan(
         network_seconds=network,
         exposed_seconds=exposed,
         origins={
-            **step.origins(share, launched),
+            **step.origins(share),
             **network_origins(kind, num_gpus, per_node, parallelism, beside),
         },
         sent_bytes=near + far,

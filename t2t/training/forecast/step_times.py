@@ -40,10 +40,9 @@ OVERLAP = {"ddp": 2 / 3, "fsdp": 1.0, "hybrid": 1.0}
 """Share of the device's compute that communication can run beside: assumed."""
 OVERLAP_KEPT = 1 / 8
 """The same for a small sharded model: the tokenizer's share."""
-HOST_SECONDS = {"ddp": 0.002, "fsdp": 0.040, "hybrid": 0.040}
-"""To launch a step: assumed. A sharded one is launched kernel by kernel: 38 ms for a
-prototype of T2T-ViT-14 without shards, 89 with them before they were made faster
-(docs/speed.md)."""
+HOST_SECONDS = 0.002
+"""To launch a step, which is one CUDA graph: assumed. T2T-ViT-14 took 0.7 to 1.9 ms by
+itself, with DDP and with FSDP (records/speed/many-h200.json)."""
 
 
 class Origin(NamedTuple):
@@ -79,23 +78,15 @@ class StepTimes:
         """Images per second with all tokens, in large batches, as evaluations have."""
         return LARGE_BATCH / self.device_seconds(LARGE_BATCH, whole=True)
 
-    def host_seconds(self, num_images: int, parallelism: Parallelism) -> float:
+    def host_seconds(self, num_images: int) -> float:
         """The host's time to launch a step."""
-        known = None
-        if self.measured is not None and self.matches(parallelism):
-            known = self.measured.host_seconds(num_images)
-        return HOST_SECONDS[parallelism] if known is None else known
+        measured = self.measured
+        known = None if measured is None else measured.host_seconds(num_images)
+        return HOST_SECONDS if known is None else known
 
-    def matches(self, parallelism: Parallelism) -> bool:
-        """Whether the measured host launched steps as this parallelism does."""
-        assert self.measured is not None
-        shards = PARALLELISMS.get(self.measured.path, False)
-        return bool(shards == PARALLELISMS[parallelism])
-
-    def origins(self, num_images: int, parallelism: Parallelism) -> dict[str, Origin]:
+    def origins(self, num_images: int) -> dict[str, Origin]:
         """Where the times come from."""
-        captured = "as one CUDA graph" if parallelism == "ddp" else "kernel by kernel"
-        host = Origin(False, f"a step launched {captured}")
+        host = Origin(False, "a step launched as one CUDA graph")
         words = (
             f"{FLOOR_SECONDS * 1e3:g} ms and {STEP_SHARE:g} of the rate of matrix "
             "products, as T2T-ViT-14 has on one H200"
@@ -104,7 +95,7 @@ class StepTimes:
         if self.measured is not None:
             known = Origin(True, self.measured.words(num_images))
             is_known = self.measured.host_seconds(num_images) is not None
-            host = known if is_known and self.matches(parallelism) else host
+            host = known if is_known else host
             device = known
         if self.given_rate:
             device = Origin(True, f"{self.given_rate:,.0f} images/s by --rate")

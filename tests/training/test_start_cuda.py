@@ -1,0 +1,71 @@
+"""CUDA starts in a thread while the command goes on."""
+
+import sys
+import threading
+
+import pytest
+import torch
+
+from t2t.training import distributed, start_cuda
+from t2t.training.switch_interval import switch_as_usual
+
+
+def test_without_a_gpu_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_cuda, "feeds_gpu", lambda _: False)
+    assert start_cuda.start_cuda_early(None) is None
+
+
+def test_a_device_that_is_missing_is_left_to_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(start_cuda, "feeds_gpu", lambda _: True)
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    thread = start_cuda.start_cuda_early("cuda:77")
+    assert thread is not None
+    thread.join()
+    switch_as_usual()
+    assert not raised
+
+
+def test_each_part_is_left_out_once_the_program_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(distributed, "find_device", lambda *_: torch.device("cuda"))
+    is_over, called = threading.Event(), []
+    for name in ("create_context", "load_triton", "draw_numbers"):
+
+        def part(device: torch.device, name: str = name) -> None:
+            called.append(name)
+            if name == "load_triton":
+                is_over.set()
+
+        monkeypatch.setattr(start_cuda, name, part)
+    start_cuda.start_cuda(None, is_over)
+    assert called == ["create_context", "load_triton"]
+
+
+def test_numbers_are_drawn_on_any_device() -> None:
+    start_cuda.draw_numbers(torch.device("cpu"))
+
+
+@pytest.mark.cuda
+def test_the_context_is_there_when_the_thread_ends() -> None:
+    thread = start_cuda.start_cuda_early("cuda")
+    assert thread is not None
+    thread.join()
+    switch_as_usual()
+    assert torch.cuda.is_initialized()
+
+
+def test_threads_switch_often_until_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = sys.getswitchinterval()
+    monkeypatch.setattr(start_cuda, "feeds_gpu", lambda _: True)
+    thread = start_cuda.start_cuda_early("cuda:77")
+    assert thread is not None
+    thread.join()
+    assert sys.getswitchinterval() < before
+    switch_as_usual()
+    assert sys.getswitchinterval() == before
