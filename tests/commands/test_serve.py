@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -153,6 +154,10 @@ def test_damaged_weights_are_one_sentence(
     assert "damaged.safetensors" in said.err
     assert "outputs NaN or infinity: its weights are damaged" in said.err
     assert "Traceback" not in said.err
+    for thread in threading.enumerate():
+        if thread.name.startswith("t2t-"):
+            thread.join(5)
+            assert not thread.is_alive(), thread.name
 
 
 def test_missing_packages_are_named(

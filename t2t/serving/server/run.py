@@ -151,8 +151,8 @@ def run(
         options, max_connections=most_connections(options.max_connections)
     )
     service = Service(predictor, options, Metrics())
-    service.warm_up()
     try:
+        service.warm_up()
         server = make_server(create_app(service), options, say_ready)
         asyncio.run(server.serve(sockets=[listener]))
     finally:
