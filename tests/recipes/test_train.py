@@ -103,7 +103,13 @@ t2t.train(
     data={data},
     folder=sys.argv[1],
     epochs=2,
-    set={{"batch_size": {batch_size}, "model_args.depth": 1}},
+    set={{
+        "batch_size": {batch_size},
+        "model_args.depth": 1,
+        "model_args.dim": 24,
+        "model_args.num_heads": 1,
+        "model_args.token_dim": 8,
+    }},
     device="cpu",
 )
 heavy = {{"torch._dynamo", "torch._inductor", "timm", "torchvision", "sklearn"}}
