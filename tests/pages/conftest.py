@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from drawings import draw_cat, draw_dog, write_photos
+from PIL import Image
 
 import t2t.lab.studies.run
 import t2t.probing.finetune
@@ -26,6 +27,7 @@ from t2t.models.zoo import CONFIGS
 from t2t.recipes.settings import with_settings
 from t2t.training.forecast import advice
 from t2t.training.loaders import open_data
+from t2t.training.logging import metrics_log
 from t2t.training.recipe import Recipe
 from t2t.training.result import Result
 
@@ -53,10 +55,16 @@ def open_few(recipe: Recipe) -> Splits:
     return replace(splits, train=Subset(splits.train, kept))
 
 
+def draw_nothing(rows: object, title: str, path: Path, metric: object) -> None:
+    """Writes a picture without curves, which take as long as these runs."""
+    Image.new("L", (1, 1)).save(path)
+
+
 @contextmanager
 def shortened() -> Iterator[None]:
-    """Every run is one epoch of few images, every occlusion map has few cells."""
+    """Runs last one epoch of few images and draw no curves; maps have few cells."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics_log, "draw_curves", draw_nothing)
         patch.setattr(occlusion, "NUM_CELLS", 2)
         patch.setattr(t2t.training.train, "open_data", open_few)
         # The machine's speed is not measured, for epochs or an estimate.
@@ -70,7 +78,7 @@ def shortened() -> Iterator[None]:
 
 @pytest.fixture
 def short_runs() -> Iterator[None]:
-    """Every run of a test is short, every occlusion map coarse."""
+    """The runs and maps of a test are small."""
     with shortened():
         yield
 
