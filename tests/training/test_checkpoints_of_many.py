@@ -14,8 +14,8 @@ from t2t.training.recipe import Recipe
 from t2t.training.runtime import Runtime
 
 NUM_PROCESSES = 4
-SECONDS = 3.0
-"""Of writing a checkpoint."""
+NUM_STEPS, SECONDS = 27, 10.0
+"""A checkpoint is written once so many steps have started, or after this time."""
 
 
 @pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
@@ -31,7 +31,7 @@ def test_nobody_waits_for_a_checkpoint(
     runtime = replace(cpu, parallelism=parallelism)
     folder = tmp_path / "run"
     workers = [
-        start("train_while_writing", recipe, folder, runtime, each, SECONDS)
+        start("train_while_writing", recipe, folder, runtime, each, NUM_STEPS, SECONDS)
         for each in environments(NUM_PROCESSES)
     ]
     for worker in workers:

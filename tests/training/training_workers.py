@@ -151,9 +151,12 @@ def train_while_writing(
     folder: Path,
     runtime: Runtime,
     environment: dict[str, str],
+    num_steps: int,
     seconds: float,
 ) -> None:
-    """Trains as one of several processes, whose checkpoints take so long to write.
+    """Trains as one of several processes that write checkpoints slowly.
+
+    A checkpoint is written once so many steps have started, or after these seconds.
 
     Writes down when steps started, and from when to when a checkpoint was written.
     """
@@ -165,7 +168,8 @@ def train_while_writing(
 
     def slowly(*arguments: Any, **options: Any) -> Any:
         started = time.monotonic()
-        time.sleep(seconds)
+        while len(steps) < num_steps and time.monotonic() < started + seconds:
+            time.sleep(0.01)
         found = write(*arguments, **options)
         written.append((started, time.monotonic()))
         return found
