@@ -24,7 +24,7 @@ from tiny_runs import *  # noqa: F403
 
 # What runs import is imported once, by the server that all processes are forks of.
 PRELOADED = ["training_workers", "timm.models"]
-PRELOADED += ["torch.distributed.fsdp"]
+PRELOADED += ["torch.distributed.fsdp", "frozen_imports"]
 
 
 @pytest.fixture(scope="session")
