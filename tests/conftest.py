@@ -40,8 +40,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
-def pytest_collection_finish() -> None:
-    """Searches what is imported by now for garbage only once, and new objects less."""
+@pytest.fixture(scope="module", autouse=True)
+def little_garbage() -> None:
+    """Garbage is searched for less often, and not in what is there before a module."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000)
