@@ -1,6 +1,6 @@
 """A study of two tiny arms, and images it trains on in a second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +15,17 @@ from t2t.training.recipe import EMA, OptimizerConfig, Recipe, Schedule
 MakeStudy = Callable[[], Study]
 
 
-@pytest.fixture(autouse=True)
-def no_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def no_curves() -> Iterator[None]:
     """Drawing a run's curves takes longer than these runs."""
-    monkeypatch.setattr(
-        metrics_log, "draw_curves", lambda rows, title, path, metric: path.touch()
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            metrics_log, "draw_curves", lambda rows, title, path, metric: path.touch()
+        )
+        yield
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread() -> None:
     """Small products gain nothing from threads, and tests share few cores."""
     torch.set_num_threads(1)
