@@ -3,11 +3,12 @@
 So does Triton, which compiles a part of its own, and TensorBoard, if it is installed.
 """
 
+import atexit
 import importlib
 import importlib.util
 import os
 from contextlib import suppress
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 from t2t.data.streaming.launcher import feeds_gpu
@@ -25,30 +26,53 @@ def start_cuda_early(device: str | None) -> Thread | None:
     if not feeds_gpu(device):
         return None
     switch_often()
+    is_over = Event()
     thread = Thread(
-        target=start_cuda, args=(device,), name="t2t-start-cuda", daemon=True
+        target=start_cuda, args=(device, is_over), name="t2t-start-cuda", daemon=True
     )
+
+    def end() -> None:
+        """Lets it end: Python must not be torn down while it works."""
+        is_over.set()
+        thread.join()
+
     thread.start()
+    atexit.register(end)
     return thread
 
 
-def start_cuda(device: str | None) -> None:
-    """Creates the context, launches a few kernels, and loads Triton."""
+def start_cuda(device: str | None, is_over: Event) -> None:
+    """Creates the context, loads kernels and Triton, until the program is over."""
     # The run meets the same errors, and explains them.
     with suppress(Exception):
-        import torch
-
         from t2t.training.distributed import find_device
 
         found = find_device(device, int(os.environ.get("LOCAL_RANK", "0")))
-        if found.type == "cuda":
-            matrix = torch.zeros(64, 64, device=found).clone()
-            (matrix.bfloat16() @ matrix.bfloat16()).float().sum()
-            torch.cuda.synchronize(found)
-            load_triton()
-            draw_numbers(found)
-            if importlib.util.find_spec("tensorboard") is not None:
-                importlib.import_module("torch.utils.tensorboard")
+        if found.type != "cuda":
+            return
+        for part in (create_context, load_triton, draw_numbers, load_tensorboard):
+            if is_over.is_set():
+                return
+            part(found)
+
+
+def create_context(device: "torch.device") -> None:
+    """Creates CUDA's context, and launches a few kernels."""
+    import torch
+
+    matrix = torch.zeros(64, 64, device=device).clone()
+    (matrix.bfloat16() @ matrix.bfloat16()).float().sum()
+    torch.cuda.synchronize(device)
+
+
+def load_triton(device: "torch.device") -> None:
+    """Lets Triton build its driver, and hash its own files, which its cache needs."""
+    with suppress(ImportError):
+        from triton.runtime import driver
+        from triton.runtime.cache import triton_key
+
+        driver.active.get_current_target()
+        triton_key()
 
 
 def draw_numbers(device: "torch.device") -> None:
@@ -64,10 +88,7 @@ def draw_numbers(device: "torch.device") -> None:
     rng.uniform("start", low=0.1, high=0.9)
 
 
-def load_triton() -> None:
-    """Lets Triton build its driver, and hash its own files, which its cache needs."""
-    from triton.runtime import driver
-    from triton.runtime.cache import triton_key
-
-    driver.active.get_current_target()
-    triton_key()
+def load_tensorboard(device: "torch.device") -> None:
+    """Imports what a run logs to, if it is installed."""
+    if importlib.util.find_spec("tensorboard") is not None:
+        importlib.import_module("torch.utils.tensorboard")

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from t2t.training import start_cuda
+from t2t.training import distributed, start_cuda
 from t2t.training.switch_interval import switch_as_usual
 
 
@@ -26,6 +26,27 @@ def test_a_device_that_is_missing_is_left_to_the_run(
     thread.join()
     switch_as_usual()
     assert not raised
+
+
+def test_each_part_is_left_out_once_the_program_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(distributed, "find_device", lambda *_: torch.device("cuda"))
+    is_over, called = threading.Event(), []
+    for name in ("create_context", "load_triton", "draw_numbers"):
+
+        def part(device: torch.device, name: str = name) -> None:
+            called.append(name)
+            if name == "load_triton":
+                is_over.set()
+
+        monkeypatch.setattr(start_cuda, name, part)
+    start_cuda.start_cuda(None, is_over)
+    assert called == ["create_context", "load_triton"]
+
+
+def test_numbers_are_drawn_on_any_device() -> None:
+    start_cuda.draw_numbers(torch.device("cpu"))
 
 
 @pytest.mark.cuda
