@@ -77,11 +77,13 @@ class CompileServer:
 
     def __init__(self) -> None:
         self.launcher: Launcher | None = start_launcher(__name__)
+        self.hangs = False
+        """Whether it has not answered in time: it is not asked again."""
 
     def compile(self, compile_kernel: Callable[[], Any]) -> bool:
         """Compiles a kernel into Triton's cache; whether that succeeded."""
         request = request_of(compile_kernel)
-        if request is None or self.launcher is None:
+        if request is None or self.launcher is None or self.hangs:
             return False
         try:
             message = pickle.dumps(request)
@@ -93,6 +95,9 @@ class CompileServer:
                 ours.sendall(message)
                 ours.shutdown(socket.SHUT_WR)
                 return ours.recv(1) == DONE
+        except TimeoutError:
+            self.hangs = True
+            return False
         except Exception:  # what cannot be pickled raises many kinds
             return False
 

@@ -1,6 +1,8 @@
 """Kernels are compiled by threads, and nothing is launched meanwhile."""
 
 import itertools
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -127,6 +129,17 @@ def test_a_kernel_that_the_server_does_not_know_fails_at_once() -> None:
     assert not server.compile(unknown_kernel())
     assert server.launcher is not None
     assert server.launcher.process.poll() is None
+    server.close()
+
+
+def test_a_server_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_server, "SECONDS_PER_KERNEL", 0.1)
+    server = compile_server.CompileServer()
+    assert server.launcher is not None
+    os.kill(server.launcher.process.pid, signal.SIGSTOP)
+    assert not server.compile(unknown_kernel())
+    monkeypatch.setattr(compile_server, "SECONDS_PER_KERNEL", 60.0)
+    assert not server.compile(unknown_kernel())
     server.close()
 
 
