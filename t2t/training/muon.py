@@ -55,16 +55,15 @@ class Muon(Optimizer):
         buffers = local_tensors(self.momentum_of(matrix) for matrix in matrices)
         weights = local_tensors(matrices)
         momentum, lr = group["momentum"], group["lr"]
-        weight = 1 - momentum
         found_inf: Tensor | None = getattr(self, "found_inf", None)
-        if found_inf is not None:  # 1 skips the update
+        if found_inf is not None:  # 1 skips the update: the momentum moves to itself
             skips = found_inf > 0
-            zero = torch.zeros((), device=skips.device)
-            gradients = [torch.where(skips, zero, each) for each in gradients]
-            weight, lr = weight * (1 - found_inf), lr * (1 - found_inf)
-        differences = torch._foreach_sub(gradients, buffers)
-        torch._foreach_mul_(differences, weight)
-        torch._foreach_add_(buffers, differences)
+            gradients = [
+                torch.where(skips, buffer, gradient)
+                for buffer, gradient in zip(buffers, gradients, strict=True)
+            ]
+            lr = lr * (1 - found_inf)
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         # Nesterov momentum.
         ahead = [
             whole(sharded_as(matrix, part))
