@@ -1,8 +1,10 @@
 """CUDA starts in a thread while the command goes on."""
 
+import os
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +79,27 @@ def test_a_command_that_fails_early_exits_while_the_thread_works() -> None:
     )
     assert (found.returncode, found.stderr) == (2, "")
     assert found.stdout == "No recipe has this name.\n"
+
+
+def test_what_cublas_reads_once_is_set_before_the_first_product(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PyTorch keeps the first size of its workspace, which decides the last bits."""
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    monkeypatch.delenv(name, raising=False)
+    find_device, found = distributed.find_device, []
+
+    def find(*given: Any) -> torch.device:
+        find_device("cpu")
+        return torch.device("cuda")
+
+    monkeypatch.setattr(distributed, "find_device", find)
+    for part in ("create_context", "load_triton", "draw_numbers", "load_tensorboard"):
+        monkeypatch.setattr(
+            start_cuda, part, lambda device: found.append(os.environ.get(name))
+        )
+    start_cuda.start_cuda(None, threading.Event())
+    assert found == [":4096:8"] * 4
 
 
 def test_numbers_are_drawn_on_any_device() -> None:
