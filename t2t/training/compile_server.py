@@ -134,6 +134,7 @@ def main(parent: int, file: int) -> None:
     for path in KERNELS.glob("*.py"):
         if path.stem not in ("__init__", "launch"):  # which imports PyTorch
             importlib.import_module(PACKAGE + path.stem)
+    hash_triton()
     with socket.socket(fileno=file) as connection, suppress(Exception):
         while True:
             # Another process may have inherited the other end.
@@ -150,6 +151,12 @@ def main(parent: int, file: int) -> None:
                 finally:
                     os._exit(0)
             os.close(files[0])
+
+
+def hash_triton() -> None:
+    """Hashes Triton's files, as its cache needs, once and not in each process."""
+    with suppress(ImportError, AttributeError):
+        importlib.import_module("triton.runtime.cache").triton_key()
 
 
 def be_silent() -> None:

@@ -132,6 +132,15 @@ def test_a_kernel_that_the_server_does_not_know_fails_at_once() -> None:
     server.close()
 
 
+def test_the_processes_of_a_server_inherit_the_hash_of_triton() -> None:
+    """It takes longer than all else in a process whose kernel is in the cache."""
+    from triton.runtime.cache import triton_key
+
+    triton_key.cache_clear()
+    compile_server.hash_triton()
+    assert triton_key.cache_info().currsize == 1
+
+
 def test_a_server_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_server, "SECONDS_PER_KERNEL", 0.1)
     server = compile_server.CompileServer()
