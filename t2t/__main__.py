@@ -9,9 +9,10 @@ def main() -> int:
     """Runs the command line; Ctrl-C exits without a traceback, even during imports."""
     try:
         from t2t.cli import main as run
+        from t2t.training.start_cuda import leave
 
         restore_sigint()
-        return run()
+        return leave(run())
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:

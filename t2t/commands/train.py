@@ -33,6 +33,7 @@ from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS
 from t2t.data.streaming.launcher import start_launchers_early
 from t2t.errors import UserError
 from t2t.log_level import prints_info
+from t2t.sigint import exit_quietly_on_sigint, restore_sigint
 from t2t.torchrun import is_main
 from t2t.training.compile_server import start_compiling_early
 from t2t.training.start_cuda import start_cuda_early
@@ -231,9 +232,12 @@ def train(
         start_cuda_early(device)
     run_code(code)
 
+    # While two threads import, Python can lose Ctrl-C and wait for ever.
+    exit_quietly_on_sigint()
     from t2t.process_age import process_age
     from t2t.recipes.train import train as start
 
+    restore_sigint()
     result = start(
         recipe,
         data=data,

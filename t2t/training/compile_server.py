@@ -32,6 +32,7 @@ MIN_CORES = 8
 SECONDS_PER_KERNEL = 120.0
 CHECK_EVERY = 1.0
 KERNELS = Path(__file__).parents[1] / "ops" / "kernels"
+PACKAGE = "t2t.ops.kernels."
 DONE = b"."
 SPARE: list["CompileServer"] = []
 
@@ -49,22 +50,26 @@ class Request(NamedTuple):
 
 
 def request_of(compile_kernel: Callable[[], Any]) -> Request | None:
-    """What a function of Triton's compiles; None if this Triton's is another one."""
-    found = getclosurevars(compile_kernel).nonlocals
-    source, target, options = (found.get(key) for key in ("src", "target", "options"))
+    """What a function of Triton's compiles; None if the server cannot compile that.
+
+    Kernels of users may be in files that would run again when they are imported.
+    """
     try:
-        kernel = source.fn.fn  # type: ignore[union-attr]
-        return Request(
+        found = getclosurevars(compile_kernel).nonlocals
+        source, target, options = (found[key] for key in ("src", "target", "options"))
+        kernel = source.fn.fn
+        request = Request(
             kernel.__module__,
             kernel.__name__,
-            source.signature,  # type: ignore[union-attr]
-            source.constants,  # type: ignore[union-attr]
-            source.attrs,  # type: ignore[union-attr]
+            source.signature,
+            source.constants,
+            source.attrs,
             target,
             vars(options),
         )
-    except (AttributeError, TypeError):
+    except Exception:  # another Triton's, which has other variables
         return None
+    return request if request.module.startswith(PACKAGE) else None
 
 
 class CompileServer:
@@ -72,11 +77,13 @@ class CompileServer:
 
     def __init__(self) -> None:
         self.launcher: Launcher | None = start_launcher(__name__)
+        self.hangs = False
+        """Whether it has not answered in time: it is not asked again."""
 
     def compile(self, compile_kernel: Callable[[], Any]) -> bool:
         """Compiles a kernel into Triton's cache; whether that succeeded."""
         request = request_of(compile_kernel)
-        if request is None or self.launcher is None:
+        if request is None or self.launcher is None or self.hangs:
             return False
         try:
             message = pickle.dumps(request)
@@ -88,7 +95,10 @@ class CompileServer:
                 ours.sendall(message)
                 ours.shutdown(socket.SHUT_WR)
                 return ours.recv(1) == DONE
-        except (OSError, pickle.PicklingError, AttributeError, TypeError):
+        except TimeoutError:
+            self.hangs = True
+            return False
+        except Exception:  # what cannot be pickled raises many kinds
             return False
 
     def close(self) -> None:
@@ -119,10 +129,12 @@ def end_spare_server() -> None:
 
 def main(parent: int, file: int) -> None:
     """Forks a process for each kernel, until the training process closes its end."""
+    be_silent()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # none is waited for
     for path in KERNELS.glob("*.py"):
         if path.stem not in ("__init__", "launch"):  # which imports PyTorch
-            importlib.import_module(f"t2t.ops.kernels.{path.stem}")
+            importlib.import_module(PACKAGE + path.stem)
+    hash_triton()
     with socket.socket(fileno=file) as connection, suppress(Exception):
         while True:
             # Another process may have inherited the other end.
@@ -139,6 +151,19 @@ def main(parent: int, file: int) -> None:
                 finally:
                     os._exit(0)
             os.close(files[0])
+
+
+def hash_triton() -> None:
+    """Hashes Triton's files, as its cache needs, once and not in each process."""
+    with suppress(ImportError, AttributeError):
+        importlib.import_module("triton.runtime.cache").triton_key()
+
+
+def be_silent() -> None:
+    """The training process compiles what fails here, and explains the error."""
+    with open(os.devnull, "wb") as nothing:
+        for stream in (1, 2):
+            os.dup2(nothing.fileno(), stream)
 
 
 def serve(file: int) -> None:

@@ -147,8 +147,7 @@ def training_stream(device: torch.device) -> Iterator[None]:
 
 def find_device(name: str | None, local_rank: int = 0) -> torch.device:
     """The named device, or the best available: CUDA, Apple's MPS, then the CPU."""
-    # CUDA reads this at its first use.
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", NUM_QUEUES)
+    set_cuda_variables()
     # `device_count` also counts devices that the driver is too old for.
     num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     available = [f"cuda:{number}" for number in range(num_gpus)]
@@ -162,6 +161,13 @@ def find_device(name: str | None, local_rank: int = 0) -> torch.device:
             f"device={wanted!r} is not available; there is: {', '.join(available)}."
         )
     return torch.device(found)
+
+
+def set_cuda_variables() -> None:
+    """Sets what CUDA and PyTorch read once, at their first use of a GPU."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", NUM_QUEUES)
+    # torch requires this for deterministic cuBLAS; on an H200 it is the default size.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def parallelize(task: nn.Module, parallelism: Parallelism, world: World) -> nn.Module:

@@ -8,7 +8,11 @@ from unittest import mock
 
 from t2t.data.resources import num_cores
 from t2t.ops.availability import HAS_TRITON
-from t2t.training.compile_server import CompileServer, take_server
+from t2t.training.compile_server import (
+    CompileServer,
+    end_spare_server,
+    take_server,
+)
 
 MAX_THREADS = 8
 """More would mostly wait for Python's lock."""
@@ -65,7 +69,7 @@ class CompilingThreads(ThreadPoolExecutor):
 
     def __init__(self, server: CompileServer | None) -> None:
         self.server = server
-        most = num_cores() if server is not None else MAX_THREADS
+        most = MAX_THREADS if server is None else num_cores()
         super().__init__(min(num_cores(), most), "t2t-compile")
 
     def submit(  # type: ignore[override]
@@ -91,12 +95,10 @@ def compile_in_parallel(is_needed: bool) -> Iterator[KernelCompiler]:
     """A compiler with a thread per core; does nothing unless it is needed."""
     mode = async_compile_mode() if is_needed and HAS_TRITON else None
     if mode is None:
+        end_spare_server()
         yield KernelCompiler()
         return
-    with (
-        early_server() as server,
-        CompilingThreads(server) as executor,
-    ):
+    with early_server() as server, CompilingThreads(server) as executor:
         compiler = KernelCompiler(mode(executor, ignore_errors=True))
         try:
             yield compiler

@@ -17,7 +17,12 @@ from t2t.data.decoding.damage import DEFAULT_MAX_DAMAGED, damage_limit
 from t2t.data.decoding.headers import DEFAULT_MAX_PIXELS, MAX_PIXELS_LIMIT
 from t2t.data.sources import Splits
 from t2t.errors import UserError, choose, require
-from t2t.training.distributed import PARALLELISMS, Parallelism, World
+from t2t.training.distributed import (
+    PARALLELISMS,
+    Parallelism,
+    World,
+    set_cuda_variables,
+)
 from t2t.training.recipe import Recipe
 from t2t.user_code import digests
 
@@ -161,8 +166,7 @@ def make_deterministic(runtime: Runtime) -> None:
     """Sets torch to bit-identical results when a run is repeated."""
     torch.backends.cudnn.deterministic = True
     torch.backends.cudnn.benchmark = False
-    # torch requires this for deterministic cuBLAS; it is the default size.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    set_cuda_variables()
     # Beside half precision, float32 products may use TF32.
     exact = runtime.precision == "fp32"
     torch.set_float32_matmul_precision("highest" if exact else "high")

@@ -7,15 +7,22 @@ import atexit
 import importlib
 import importlib.util
 import os
+import sys
+import threading
 from contextlib import suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from t2t.data.streaming.launcher import feeds_gpu
+from t2t.data.streaming.launcher import end_spare_launchers, feeds_gpu
+from t2t.training.compile_server import end_spare_server
 from t2t.training.switch_interval import switch_often
 
 if TYPE_CHECKING:
     import torch
+
+NAME = "t2t-start-cuda"
+END_SECONDS = 10.0
+"""Creating a context takes one to three."""
 
 
 def start_cuda_early(device: str | None) -> Thread | None:
@@ -27,18 +34,32 @@ def start_cuda_early(device: str | None) -> Thread | None:
         return None
     switch_often()
     is_over = Event()
-    thread = Thread(
-        target=start_cuda, args=(device, is_over), name="t2t-start-cuda", daemon=True
-    )
+    thread = Thread(target=start_cuda, args=(device, is_over), name=NAME, daemon=True)
 
     def end() -> None:
         """Lets it end: Python must not be torn down while it works."""
         is_over.set()
-        thread.join()
+        thread.join(END_SECONDS)
 
     thread.start()
     atexit.register(end)
     return thread
+
+
+def leave(status: int) -> int:
+    """Exits at once if CUDA still starts, else returns the exit status.
+
+    A part of PyTorch that is imported while Python ends prints errors. After Ctrl-C the
+    thread may even wait for ever, for a lock on imports that the main thread still has.
+    """
+    if any(thread.name == NAME for thread in threading.enumerate()):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # closed, or None
+                stream.flush()
+        end_spare_launchers()
+        end_spare_server()
+        os._exit(status)
+    return status
 
 
 def start_cuda(device: str | None, is_over: Event) -> None:

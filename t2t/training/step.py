@@ -92,7 +92,8 @@ class Stepper:
             return f"{alone}: they are compiled and sharded."
         if self.captured is None:
             names = [type(each).__name__ for each in self.state.optimizers]
-            return f"A gradient is one CUDA graph; {' and '.join(names)} runs after it."
+            steps = f"the step of {' and '.join(names)} follows it"
+            return f"A gradient is one CUDA graph; {steps}."
         return "A step is one CUDA graph."
 
     def set_phase(self, phase: Phase) -> None:

@@ -166,7 +166,7 @@ def test_the_log_says_how_steps_run(parallelism: Any, world: World, tiny: Tiny) 
     one.world = replace(world, device=torch.device("cuda"))
     one.uses_graphs = True
     one.runtime = replace(one.runtime, precision="bf16")
-    assert one.launch == "A gradient is one CUDA graph; AdamW runs after it."
+    assert one.launch == "A gradient is one CUDA graph; the step of AdamW follows it."
     one.captured = object()  # type: ignore[assignment]
     assert one.launch == "A step is one CUDA graph."
     one.forward_backward.compiled = True

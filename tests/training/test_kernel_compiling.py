@@ -1,6 +1,8 @@
 """Kernels are compiled by threads, and nothing is launched meanwhile."""
 
 import itertools
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -98,9 +100,14 @@ def add_one() -> None:
     """Has none of the variables of Triton's function."""
 
 
-def unknown_kernel() -> Callable[[], object]:
+def unknown_kernel(module: str = "t2t.ops.kernels.gelu") -> Callable[[], object]:
     """A function with these variables, as Triton names them."""
-    kernel = SimpleNamespace(fn=add_one)
+
+    def missing() -> None:
+        """A kernel that the module does not have."""
+
+    missing.__module__ = module
+    kernel = SimpleNamespace(fn=missing)
     src = SimpleNamespace(fn=kernel, signature={}, constants={}, attrs={})
     target, options = "a GPU", SimpleNamespace()
     return lambda: (src, target, options)
@@ -123,6 +130,56 @@ def test_a_kernel_that_the_server_does_not_know_fails_at_once() -> None:
     assert server.launcher is not None
     assert server.launcher.process.poll() is None
     server.close()
+
+
+def test_the_processes_of_a_server_inherit_the_hash_of_triton() -> None:
+    """It takes longer than all else in a process whose kernel is in the cache."""
+    from triton.runtime.cache import triton_key
+
+    triton_key.cache_clear()
+    compile_server.hash_triton()
+    assert triton_key.cache_info().currsize == 1
+
+
+def test_a_server_that_hangs_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile_server, "SECONDS_PER_KERNEL", 0.1)
+    server = compile_server.CompileServer()
+    assert server.launcher is not None
+    os.kill(server.launcher.process.pid, signal.SIGSTOP)
+    assert not server.compile(unknown_kernel())
+    monkeypatch.setattr(compile_server, "SECONDS_PER_KERNEL", 60.0)
+    assert not server.compile(unknown_kernel())
+    server.close()
+
+
+def test_kernels_of_users_are_not_sent_to_the_server() -> None:
+    """Their file may train when it is imported."""
+    found = compile_server.request_of(unknown_kernel(__name__))
+    assert found is None
+    assert compile_server.request_of(lambda: None) is None
+    assert compile_server.request_of(print) is None
+
+
+def test_a_server_that_cannot_import_triton_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "triton.py").write_text("raise ImportError('not for this machine')")
+    monkeypatch.syspath_prepend(tmp_path)
+    server = compile_server.CompileServer()
+    assert not server.compile(unknown_kernel())
+    assert server.launcher is not None
+    server.launcher.process.wait(60)
+    server.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_server_that_compiles_nothing_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = compile_server.CompileServer()
+    monkeypatch.setattr(compile_server, "SPARE", [server])
+    with compile_in_parallel(False):
+        assert server.launcher is None
 
 
 def test_where_nothing_is_needed_launches_are_left_alone() -> None:

@@ -125,7 +125,8 @@ def end_launcher(launcher: Launcher) -> None:
 
 
 @atexit.register
-def _end_spare_launchers() -> None:
+def end_spare_launchers() -> None:
+    """Ends those that nothing has used."""
     while _SPARE:
         end_launcher(_SPARE.pop())
 

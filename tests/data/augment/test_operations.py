@@ -15,7 +15,7 @@ from t2t.data.augment.pipeline import augment_images, distort
 from t2t.data.augment.policies import RandAugment
 from t2t.data.rng import CounterRng
 from t2t.errors import UserError
-from t2t.ops import augment_triton
+from t2t.ops.kernels.numbers import CODES
 
 NAMES = ("rotate", "darken", "invert", "hue")
 
@@ -86,7 +86,7 @@ def test_only_operations_without_a_kernel_leave_the_kernels():
 
     def kernel(pixels, codes, values, matrix, fill):
         seen.append(codes)
-        code = augment_triton.CODES
+        code = CODES
         own = torch.where(codes == code["invert"], 0, -1)
         own = torch.where(codes == code["saturation"], 1, own)
         assert (values[codes == code["saturation"]] == 0).all()
