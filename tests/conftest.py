@@ -48,6 +48,11 @@ def little_garbage() -> None:
     gc.set_threshold(20_000)
 
 
+def pytest_unconfigure() -> None:
+    """Lets Python free everything at its end: libraries would report it as leaked."""
+    gc.unfreeze()
+
+
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
