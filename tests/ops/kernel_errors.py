@@ -198,28 +198,20 @@ def embedding_errors(
 
 
 def image_windows_errors(
-    target: Target, split: tuple[int, int, int], channels: int = 3, last: bool = False
+    target: Target,
+    split: tuple[int, int, int],
+    channels: int = 3,
+    last: bool = False,
+    gathered: bool = False,
 ) -> Errors:
-    """Squares and statistics of the windows of an image, which gets no gradient."""
+    """The windows of an image, which gets no gradient, as squares or gathered."""
     image = torch.randn(3, channels, 29, 150).to(target.device) + 0.3
     if last:
         image = image.contiguous(memory_format=torch.channels_last)
-    found = fused_image_windows(image, *split, 1e-5, target.dtype)
-    wanted = image_windows_reference(image.double(), Split(*split), 1e-5, torch.float64)
-    return {"out": [relative(*pair) for pair in zip(found, wanted, strict=True)]}
-
-
-def gathered_windows_errors(
-    target: Target, split: tuple[int, int, int], channels: int = 3, last: bool = False
-) -> Errors:
-    """Values and statistics of small windows."""
-    image = torch.randn(3, channels, 13, 30).to(target.device) + 0.3
-    if last:
-        image = image.contiguous(memory_format=torch.channels_last)
-    found = fused_gathered_windows(image, *split, 1e-5, target.dtype)
-    wanted = gathered_windows_reference(
-        image.double(), Split(*split), 1e-5, torch.float64
-    )
+    fused = fused_gathered_windows if gathered else fused_image_windows
+    reference = gathered_windows_reference if gathered else image_windows_reference
+    found = fused(image, *split, 1e-5, target.dtype)
+    wanted = reference(image.double(), Split(*split), 1e-5, torch.float64)
     return {"out": [relative(*pair) for pair in zip(found, wanted, strict=True)]}
 
 
@@ -354,12 +346,12 @@ CASES: dict[str, Callable[[Target], Errors]] = {
     "image_windows of channels last": partial(
         image_windows_errors, split=(3, 2, 1), last=True
     ),
-    "gathered_windows": partial(gathered_windows_errors, split=(3, 1, 1)),
+    "gathered_windows": partial(image_windows_errors, split=(3, 1, 1), gathered=True),
     "gathered_windows of one channel": partial(
-        gathered_windows_errors, split=(3, 2, 0), channels=1
+        image_windows_errors, split=(3, 2, 0), channels=1, gathered=True
     ),
     "gathered_windows of channels last": partial(
-        gathered_windows_errors, split=(4, 2, 1), last=True
+        image_windows_errors, split=(4, 2, 1), last=True, gathered=True
     ),
     "ranks": partial(ranks_errors, columns=300),
     "ranks of few": partial(ranks_errors, columns=5),
