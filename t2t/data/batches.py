@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -39,11 +39,14 @@ from t2t.data.streaming.stream import ImageStream
 from t2t.data.streaming.stream_batches import StreamBatches
 from t2t.errors import require
 from t2t.formatting import format_bytes
+from t2t.torchrun import env_count
 
 # Of the free memory; the rest is for the model and its activations.
 RESIDENT_SHARE = 0.25
 HOST_SHARE = 0.5
 """Share of the host's free memory for images on their way to several GPUs."""
+_MEMORY_NAMES = {"cuda": "the GPU's free memory"}
+_HOST_NAME = "half of the machine's free memory, through which images reach its GPUs"
 _NUM_PROBED = 32
 _AHEAD_FROM = 5_000
 """Images from which starting processes pays."""
@@ -194,17 +197,17 @@ def _open(
 ) -> Batches:
     """Resident if a quarter of the free memory holds all images, else streamed."""
     device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
-    resident, reason, max_bytes = _is_resident(loader, device, options, peers)
+    resident, reason, limit = _is_resident(loader, device, options, peers)
     num_images = f"{len(loader.source):,} images"
     if resident:
         workers, nvjpeg = options.num_workers, options.nvjpeg
         try:
             kept = resident_images(loader, device, workers, nvjpeg, peers=peers)
-            kept.load(max_bytes, progress)
+            kept.load(limit.max_bytes, progress)
         except TooLargeToKeep as error:
             forget(loader, device, nvjpeg)
-            limit = format_bytes(int(error.max_bytes))
-            reason = f"more than {limit}, a quarter of free memory"
+            most = format_bytes(int(error.max_bytes))
+            reason = f"more than {most}, {error.limit or limit.name}"
         else:
             size = format_bytes(kept.images.pixels.numel())
             description = f"{num_images} decoded once and kept on {device}: {size}"
@@ -255,11 +258,11 @@ def start_reading(
         return
     loader = _loader(source, crops, channels, damage, options)
     device = torch.empty(0, device=device).device
-    resident, _, max_bytes = _is_resident(loader, device, options)
+    resident, _, limit = _is_resident(loader, device, options)
     if resident:
         workers, nvjpeg = options.num_workers, options.nvjpeg
         kept = resident_images(loader, device, workers, nvjpeg, ahead=True)
-        kept.start_loading(max_bytes)
+        kept.start_loading(limit.max_bytes)
 
 
 def _loader(
@@ -278,30 +281,43 @@ def _loader(
     )
 
 
+class Limit(NamedTuple):
+    """The most bytes of decoded images to keep, and what part of which memory it is."""
+
+    max_bytes: float
+    name: str
+
+
 def _is_resident(
     loader: Loader,
     device: torch.device,
     options: LoaderOptions,
     peers: Peers | None = None,
-) -> tuple[bool, str, float]:
-    """Whether the images are kept on the device, else why not; the most bytes."""
+) -> tuple[bool, str, Limit]:
+    """Whether the images are kept on the device, else why not; the limit."""
+    name = f"a quarter of {_MEMORY_NAMES.get(device.type, 'free memory')}"
     if options.resident is not None:
-        return options.resident, "as asked", math.inf
-    if is_resident(loader, device, options.nvjpeg):  # it takes memory that was free
-        return True, "", math.inf
-    max_bytes = RESIDENT_SHARE * free_bytes(device)
+        return options.resident, "as asked", Limit(math.inf, name)
+    # What is kept already takes memory that was free; what is started has its limit.
+    if is_resident(loader, device, options.nvjpeg):
+        return True, "", Limit(math.inf, name)
+    limit = Limit(RESIDENT_SHARE * free_bytes(device), name)
     needed = decoded_bytes(loader)
     if peers is not None:
+        num_processes = peers.local_size
         if device.type == "cpu":  # of which a process gets its share, and all have one
-            max_bytes *= peers.local_size
+            limit = limit._replace(max_bytes=limit.max_bytes * num_processes)
         else:  # they pass through the machine's memory
-            most = HOST_SHARE * free_memory() * peers.local_size
-            max_bytes = min(max_bytes, most)
+            host = Limit(HOST_SHARE * free_memory() * num_processes, _HOST_NAME)
+            limit = min(limit, host)
         # Free memory differs between processes, and all must do the same.
-        found = peers.gather((needed, max_bytes))
-        needed, max_bytes = max(n for n, _ in found), min(most for _, most in found)
-    reason = f"about {format_bytes(needed)}, more than a quarter of free memory"
-    return needed <= max_bytes, reason, max_bytes
+        found = peers.gather((needed, limit))
+        needed, limit = max(n for n, _ in found), min(most for _, most in found)
+    elif device.type == "cpu" and env_count("LOCAL_WORLD_SIZE") > 1:
+        limit = limit._replace(name=f"one process's share of {name}")
+    most, name = format_bytes(int(limit.max_bytes)), limit.name
+    reason = f"about {format_bytes(needed)}, more than {most}, {name}"
+    return needed <= limit.max_bytes, reason, limit
 
 
 def decoded_bytes(loader: Loader) -> int:

@@ -135,7 +135,7 @@ class ResidentImages:
         else:
             self._decode_together(self._peers, max_bytes, progress)
 
-    def _decode_all(self, max_bytes: float) -> None:
+    def _decode_all(self, max_bytes: float, limit: str | None = None) -> None:
         parts: list[Decoded] = []
         num_bytes = 0
         with closing(self._decoded()) as decoded:
@@ -143,7 +143,7 @@ class ResidentImages:
                 parts.append(part)
                 num_bytes += part.images.pixels.numel()
                 if num_bytes > max_bytes:
-                    raise TooLargeToKeep(max_bytes)
+                    raise TooLargeToKeep(max_bytes, limit)
         loaded = np.concatenate([part.loaded for part in parts])
         images = [part.images for part in parts]
         parts.clear()
@@ -158,8 +158,11 @@ class ResidentImages:
         try:
             if shared is None:
                 # Each process of a CPU needs memory of its own then.
-                is_cpu = self.device.type == "cpu"
-                self._decode_all(max_bytes / (peers.local_size if is_cpu else 1))
+                if self.device.type == "cpu" and peers.local_size > 1:
+                    share = "one process's share of a quarter of free memory"
+                    self._decode_all(max_bytes / peers.local_size, share)
+                else:
+                    self._decode_all(max_bytes)
             else:
                 if progress is not None:
                     progress.num_decoded = lambda: shared.num_decoded

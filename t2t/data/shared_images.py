@@ -32,9 +32,10 @@ _MEMORY_ERRORS = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG)
 class TooLargeToKeep(Exception):  # noqa: N818 (it says what a source is)
     """Decoded images that need more memory than allowed."""
 
-    def __init__(self, max_bytes: float) -> None:
-        super().__init__(max_bytes)
-        self.max_bytes = max_bytes
+    def __init__(self, max_bytes: float, limit: str | None = None) -> None:
+        """`limit` says what `max_bytes` is, if not what was given."""
+        super().__init__(max_bytes, limit)
+        self.max_bytes, self.limit = max_bytes, limit
 
 
 class Stopped(Exception):  # noqa: N818 (it says what happened)
@@ -152,17 +153,20 @@ class SharedImages:
 
     def _allocate(self, size: int, max_bytes: float) -> int:
         """A range of bytes that no other process writes to."""
-        limit = min(max_bytes, half_of_all_memory())
+        half = half_of_all_memory()
         with _locked(self.descriptor):
             begin = self.num_bytes
-            if begin + size > limit:
-                raise TooLargeToKeep(limit)
+            if begin + size > min(max_bytes, half):
+                if max_bytes <= half:
+                    raise TooLargeToKeep(max_bytes)
+                raise TooLargeToKeep(half, "half of this machine's memory")
             try:
                 # Without memory for it, a first write would kill the process.
                 os.posix_fallocate(self.descriptor, self.start + begin, max(size, 1))
             except OSError as error:
                 if error.errno in _MEMORY_ERRORS:
-                    raise TooLargeToKeep(begin) from error
+                    limit = "all memory that the system gives to share"
+                    raise TooLargeToKeep(begin, limit) from error
                 raise
             self._end[0] = begin + size
         return begin
@@ -208,7 +212,7 @@ def raise_together(peers: Peers, error: Exception | None) -> None:
     """Raises an error of any process in all of them, which call this."""
     about: tuple[str, Any] | None = None
     if isinstance(error, TooLargeToKeep):
-        about = "large", error.max_bytes
+        about = "large", (error.max_bytes, error.limit)
     elif error is not None and not isinstance(error, Stopped):
         about = "failed", f"{error}" or type(error).__name__
     found = peers.gather(about)
@@ -222,7 +226,7 @@ def raise_together(peers: Peers, error: Exception | None) -> None:
             )
     limits = [each[1] for each in found if each is not None]
     if limits:
-        raise TooLargeToKeep(min(limits))
+        raise TooLargeToKeep(*min(limits, key=lambda each: each[0]))
 
 
 @contextmanager

@@ -437,7 +437,7 @@ def test_small_sets_are_kept_and_large_ones_streamed(
     monkeypatch.setattr(batches_module, "free_bytes", lambda device: 1000)
     streamed = opened(Pictures(), loader_options)
     assert "20 images streamed to cpu, decoded by 2 threads" in streamed.description
-    assert "more than a quarter of free memory" in streamed.description
+    assert "more than 250 bytes, a quarter of free memory" in streamed.description
     assert_same(list(kept.steps(0, 2)), list(streamed.steps(0, 2)))
 
 

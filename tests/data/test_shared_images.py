@@ -249,9 +249,59 @@ def test_the_least_free_memory_decides_for_all(tmp_path: Path) -> None:
     def work(peers: Peers) -> Any:
         batches.free_bytes = lambda device: 1 << 30 if peers.rank else 0
         given = (Loader(Pictures()), torch.device("cpu"), LoaderOptions())
-        return batches._is_resident(*given, peers)[::2]
+        resident, reason, limit = batches._is_resident(*given, peers)
+        assert reason.endswith("more than 0 bytes, a quarter of free memory")
+        return resident, limit.max_bytes
 
     assert in_processes(tmp_path, 2, work) == [(False, 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "on_host", "limit"),
+    [
+        (1 << 10, 1 << 30, "more than 256 bytes, a quarter of the GPU's free memory"),
+        (
+            1 << 30,
+            1 << 10,
+            "more than 1.02 kB, half of the machine's free memory, through which "
+            "images reach its GPUs",
+        ),
+    ],
+)
+def test_the_reason_to_stream_names_the_memory_that_is_too_small(
+    on_gpu: int, on_host: int, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "free_bytes", lambda device: on_gpu)
+    monkeypatch.setattr(batches, "free_memory", lambda: on_host)
+    peers = Peers(0, 0, 2, lambda value: [value] * 2)
+    device, options = torch.device("cuda"), LoaderOptions()
+    resident, reason, _ = batches._is_resident(
+        Loader(Pictures()), device, options, peers
+    )
+    assert not resident
+    assert reason.endswith(limit)
+
+
+def test_the_reason_to_stream_names_the_share_of_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "decoded_bytes", lambda loader: 0)
+    monkeypatch.setattr(batches, "free_bytes", lambda device: 150_000)
+
+    def work(peers: Peers) -> Any:
+        def unshared(*arguments: object) -> None:
+            raise OSError(38, "Function not implemented")
+
+        SharedImages.create = unshared  # type: ignore[assignment, method-assign]
+        options = LoaderOptions(num_workers=1)
+        given: Any = {"batch_size": 8, "crops": CROPS, "device": "cpu"}
+        return open_batches(
+            Pictures(), loader_options=options, peers=peers, **given
+        ).description
+
+    expected = "more than 37.5 kB, one process's share of a quarter of free memory"
+    for each in in_processes(tmp_path, 2, work):
+        assert each.endswith(expected)
 
 
 def test_processes_that_cannot_share_decode_for_themselves(tmp_path: Path) -> None:
@@ -301,15 +351,24 @@ def test_memory_that_is_full_means_too_large(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shared_images.os, "posix_fallocate", full)
-    with pytest.raises(TooLargeToKeep):
+    with pytest.raises(TooLargeToKeep) as error:
         shared.append(0, range(1), image, np.array([0]), 1e9)
+    assert error.value.limit == "all memory that the system gives to share"
     assert shared.num_bytes == shared.num_decoded == 0
+    monkeypatch.setattr(shared_images, "half_of_all_memory", lambda: 10)
+    with pytest.raises(TooLargeToKeep) as error:
+        shared.append(0, range(1), image, np.array([0]), 1e9)
+    assert (error.value.max_bytes, error.value.limit) == (
+        10,
+        "half of this machine's memory",
+    )
 
 
 def test_errors_of_other_processes_are_named() -> None:
     peers = Peers(0, 0, 2, lambda about: [about, ("failed", "No.")])
     with pytest.raises(LocalError, match=r"Process 1 could not decode .*: No\."):
         shared_images.raise_together(peers, shared_images.Stopped())
-    peers = Peers(0, 0, 2, lambda about: [about, ("large", 5)])
-    with pytest.raises(TooLargeToKeep):
+    peers = Peers(0, 0, 2, lambda about: [about, ("large", (5, "half"))])
+    with pytest.raises(TooLargeToKeep) as error:
         shared_images.raise_together(peers, None)
+    assert (error.value.max_bytes, error.value.limit) == (5, "half")
