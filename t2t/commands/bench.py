@@ -15,6 +15,7 @@ from t2t.commands.bench_options import (
     select_runtimes,
 )
 from t2t.commands.options import (
+    DEFAULT_PRECISION,
     CodeOption,
     DeviceOption,
     JsonFlag,
@@ -43,7 +44,7 @@ def bench(
     ] = (),
     precision: Annotated[
         tuple[Precision, ...],
-        option("Precision.", "(default: bf16 on CUDA, else fp32)"),
+        option("Precision.", DEFAULT_PRECISION),
     ] = (),
     mode: Annotated[
         Literal["train", "infer", "both"],
@@ -137,6 +138,7 @@ def bench(
     from t2t.lab.bench.rows import read_rows
     from t2t.training.distributed import find_device
     from t2t.training.environment import command_line
+    from t2t.training.runtime import default_precision
 
     path = None if out is None else Path(out).expanduser()
     if path is not None:
@@ -146,7 +148,7 @@ def bench(
     on_cuda = chosen.type == "cuda"
     if launch in REPLAYED and not on_cuda:
         raise UserError(f"--launch {launch} needs CUDA; on {chosen} give another.")
-    precisions = precision or (("bf16",) if on_cuda else ("fp32",))
+    precisions = precision or (default_precision(chosen),)
     command = command_line()
     bases: list[Case] = []
     if data is not None or recipe is not None or parallelism is not None:

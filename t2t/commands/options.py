@@ -41,11 +41,12 @@ DeviceOption = Annotated[
     str | None,
     option("Device: cuda, mps or cpu.", "(default: the best available)", "DEVICE"),
 ]
+DEFAULT_PRECISION = "(default: bf16 on CUDA, fp16 on GPUs before Ampere, else fp32)"
 PrecisionOption = Annotated[
     str | None,
     option(
         "Precision: bf16, fp16 or fp32.",
-        "(default: bf16 on CUDA, else fp32)",
+        DEFAULT_PRECISION,
         "PRECISION",
     ),
 ]

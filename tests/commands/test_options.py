@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import t2t
 from t2t import cli
@@ -171,6 +172,25 @@ def test_cases_are_what_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     (case,) = cases
     assert (case.mode, case.batch, case.image_size) == ("infer", 3, 64)
     assert (case.precision, case.launch, device.type) == ("fp16", "eager", "cpu")
+
+
+def test_a_gpu_that_emulates_bf16_is_measured_in_fp16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turing = torch.device("cuda")
+    monkeypatch.setattr("t2t.training.distributed.find_device", lambda name: turing)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+    (cases, *_), _ = given_to(
+        "t2t.lab.bench.measure.measure_cases", "bench t2t_vit_7", monkeypatch
+    )
+    assert [case.precision for case in cases] == ["fp16"]
+
+
+@pytest.mark.parametrize("command", ["train", "bench", "eval"])
+def test_help_names_the_precision_of_every_device(command: str, capsys: Output) -> None:
+    main([command, "--help"])
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "bf16 on CUDA, fp16 on GPUs before Ampere, else fp32" in words
 
 
 def test_files_are_fed_as_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
