@@ -15,13 +15,20 @@ from t2t.shapes import Pixels
 _MAX_NAME_LENGTH = 24
 
 
-def save_figure(figure: Figure, path: str | Path, dpi: float) -> Path:
-    """Writes a figure in the format of the file's suffix, by default PNG."""
+def save_figure(
+    figure: Figure, path: str | Path, dpi: float, software: str | None = None
+) -> Path:
+    """Writes a figure in the format of the file's suffix, by default PNG.
+
+    A PNG also says which software drew it, if that is given.
+    """
     file = Path(path).expanduser()
     file = file if file.suffix else file.with_suffix(".png")
     try:
         with atomic_file(file) as part:
-            figure.savefig(part, dpi=dpi, format=file.suffix[1:].lower())
+            metadata = None if software is None else {"Software": software}
+            kind = file.suffix[1:].lower()
+            figure.savefig(part, dpi=dpi, format=kind, metadata=metadata)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(

@@ -73,7 +73,11 @@ def bench(
     profile: Annotated[bool, option("List the kernels that take longest.")] = False,
     grow: Annotated[
         tuple[Literal["size", "batch", "depth"], ...],
-        option("Also measure other sizes, batches or depths; draw the rows.", ""),
+        option(
+            "Also measure other sizes, batches or depths; draw the rows beside --out, "
+            "as PATH.png.",
+            "",
+        ),
     ] = (),
     data: Annotated[
         str | None,
@@ -144,6 +148,12 @@ def bench(
     if path is not None:
         read_rows(path)  # raises an error for another kind of file
         check_writable("--out", path)
+        picture = path
+        if grow:
+            from t2t.lab.bench.growth import picture_beside
+
+            picture = picture_beside(path)
+            check_writable("The picture of --grow", picture)
     chosen = find_device(device)
     on_cuda = chosen.type == "cuda"
     if launch in REPLAYED and not on_cuda:
@@ -187,7 +197,6 @@ def bench(
         from t2t.lab.bench.growth import draw_growth
         from t2t.lab.bench.timing import device_name
 
-        picture = path.with_suffix(".png")
         gpu = device_name(chosen)
         warn(f"Picture: {draw_growth(read_rows(path), bases, grow, gpu, picture)}")
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from t2t.cli import main
 from t2t.commands.bench_options import select_recipes, select_runtimes
 from t2t.config import to_json
 from t2t.errors import UserError
+from t2t.lab.bench import growth
 from t2t.recipes import find_recipe
 from t2t.recipes.default import with_model
 from t2t.training.run_files import write_json
@@ -77,6 +79,28 @@ def test_growth_is_drawn_beside_the_rows(capsys: Output, tmp_path: Path) -> None
     assert [row.get("depth") for row in rows] == [None, 2, 4, 10, 14]
     assert json.loads(out.read_text()) == rows
     assert out.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_growth_replaces_its_own_picture_only(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = ["bench", "t2t_vit_7", "--mode", "infer", "--grow", "depth", *QUICK]
+    words += ["--out", str(tmp_path / "rows.json")]
+    picture = tmp_path / "rows.png"
+    growth.draw_growth([], [], ["depth"], "G", picture)
+    drawn = picture.read_bytes()
+    monkeypatch.setattr("t2t.lab.bench.measure.measure_cases", lambda *_, **__: [])
+    assert main(words) == 0
+    assert f"Picture: {picture}" in capsys.readouterr().err
+    assert picture.read_bytes() != drawn
+    Image.new("RGB", (4, 4)).save(picture)
+    theirs = picture.read_bytes()
+    for data in (theirs, b"my notes"):
+        picture.write_bytes(data)
+        assert main(words) == 2
+        told = capsys.readouterr().err
+        assert f"--grow draws {picture}, but a file that it did not draw" in told
+        assert picture.read_bytes() == data
 
 
 def test_a_file_that_cannot_be_written_is_told_before_measuring(

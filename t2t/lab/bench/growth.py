@@ -8,8 +8,10 @@ from typing import Any, Literal
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
+from PIL import Image
 
 from t2t.analysis.figure import save_figure
+from t2t.errors import UserError
 from t2t.lab.bench.cases import Case, default_depth
 
 Row = dict[str, Any]
@@ -29,6 +31,8 @@ FIXED: dict[Axis, Sequence[str]] = {
     "depth": ["image_size", "batch"],
 }
 SHOWN = ("images_per_second", "peak_memory_gib")
+SOFTWARE = "t2t bench --grow"
+"""The name in the file of a picture, so that it may be replaced."""
 TITLES = {"size": "image side, pixels", "batch": "batch", "depth": "blocks"}
 
 
@@ -48,6 +52,24 @@ def grown_cases(case: Case, axes: Sequence[Axis]) -> list[Case]:
 def numbers_around(number: int, factors: Sequence[float]) -> list[int]:
     """Smaller and larger whole numbers, each once."""
     return sorted({max(1, round(number * factor)) for factor in factors})
+
+
+def picture_beside(rows: Path) -> Path:
+    """Where the picture of rows goes; an error if a file not drawn here is there."""
+    picture = rows.with_suffix(".png")
+    if not picture.exists():
+        return picture
+    try:
+        with Image.open(picture) as image:
+            is_ours = image.info.get("Software") == SOFTWARE
+    except OSError:  # no image
+        is_ours = False
+    if not is_ours:
+        raise UserError(
+            f"--grow draws {picture}, but a file that it did not draw is there: name "
+            "other rows by --out, or move that file."
+        )
+    return picture
 
 
 def draw_growth(
@@ -88,7 +110,7 @@ def draw_growth(
         panels[0, 0].legend(frameon=False, fontsize=8)
     title = [gpu, *shared(bases, ["precision"]), f"torch {' and '.join(versions)}"]
     figure.suptitle(", ".join(title))
-    return save_figure(figure, path, dpi=120)
+    return save_figure(figure, path, dpi=120, software=SOFTWARE)
 
 
 def draw_line(panels: Any, rows: Sequence[Row], base: Case, label: str) -> None:
