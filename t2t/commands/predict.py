@@ -103,6 +103,8 @@ def predict(
     weights, images = split_inputs(inputs)
     check_images(inputs, images)
 
+    if is_onnx(weights):
+        check_onnx_options(weights, model, device, picture, code)
     run_code(code)
 
     from t2t.screen import print_page
@@ -112,7 +114,6 @@ def predict(
     predictor: AnyPredictor
     threads: AbstractContextManager[None]
     if is_onnx(weights):
-        check_onnx_options(weights, model, device, picture)
         predictor, threads = open_onnx(weights, max_pixels), nullcontext()
     else:
         has_weights = len(images) < len(inputs)
@@ -226,7 +227,11 @@ def is_onnx(weights: str) -> bool:
 
 
 def check_onnx_options(
-    path: str, model: str | None, device: str | None, picture: str | None
+    path: str,
+    model: str | None,
+    device: str | None,
+    picture: str | None,
+    code: Sequence[str],
 ) -> None:
     """Raises an error for options that need PyTorch."""
     if picture is not None:
@@ -236,6 +241,10 @@ def check_onnx_options(
         )
     if model is not None:
         raise UserError(f"--model {model} is not needed: {path} names its model.")
+    if code:
+        raise UserError(
+            f"--code {code[0]} is not needed: {path} is a whole graph; leave it out."
+        )
     if device not in (None, "cpu"):
         raise UserError(
             f"--device {device}: an ONNX file runs on the CPU here; leave it out, or "

@@ -28,6 +28,9 @@ INSTALL = (
     "ONNX models need onnxruntime: run `pip install '.[export]'` in a checkout, or "
     "`pip install onnxruntime`."
 )
+EXPORT_AGAIN = "export it again with `t2t export WEIGHTS --to onnx`."
+INPUT_TYPES = {"normalised": "tensor(float)", "uint8": "tensor(uint8)"}
+"""ONNX Runtime's name of each input."""
 ONLY_ERRORS = 3
 """ONNX Runtime's level of its own messages on standard error."""
 
@@ -65,20 +68,35 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         size, fraction = self.metadata.image_size, self.metadata.crop_fraction
         self.min_side = min_side_of(size, fraction)
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
-        shape = outputs[0].shape
-        if len(inputs) != 1 or shape[-1] not in (None, len(self.class_names)):
+        if (len(inputs), len(outputs)) != (1, 1):
             raise UserError(
-                f"{path} has {len(inputs)} inputs and outputs of the shape {shape}, "
-                f"but names {len(self.class_names)} classes: export it again."
+                f"{path} has {len(inputs)} inputs and {len(outputs)} outputs instead "
+                f"of one each: {EXPORT_AGAIN}"
             )
-        wanted = (self.metadata.channels, *size)
-        for given, side in zip(inputs[0].shape[1:], wanted, strict=True):
-            if isinstance(given, int) and given != side:
-                raise UserError(
-                    f"{path} takes images of the shape {inputs[0].shape[1:]}, but "
-                    f"names {[*wanted]}: export it again."
-                )
+        self._check_input(inputs[0].shape, inputs[0].type)
+        num_classes = len(self.class_names)
+        if not fits(outputs[0].shape, (None, num_classes)):
+            raise UserError(
+                f"{path} outputs the shape {outputs[0].shape} instead of [batch, "
+                f"{num_classes}], but names {num_classes} classes: {EXPORT_AGAIN}"
+            )
         self.input_name = inputs[0].name
+
+    def _check_input(self, shape: Sequence[object], kind: str) -> None:
+        """Raises an error for a graph that takes other images than it says."""
+        wanted = [self.metadata.channels, *self.metadata.image_size]
+        if not fits(shape, (None, *wanted)):
+            batch = ", ".join(str(side) for side in ("batch", *wanted))
+            raise UserError(
+                f"{self.path} takes images of the shape {[*shape]}, but names "
+                f"[{batch}]: {EXPORT_AGAIN}"
+            )
+        expected = INPUT_TYPES[self.metadata.input]
+        if kind != expected:
+            raise UserError(
+                f"{self.path} takes a {kind}, but its metadata names "
+                f"{self.metadata.input} images, a {expected}: {EXPORT_AGAIN}"
+            )
 
     def normalised(self, pixels: PixelArray) -> Floats:
         """Normalised pixels, as PyTorch computes them."""
@@ -93,7 +111,14 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         """The output of the graph for uint8 pixels: logits or probabilities."""
         takes_pixels = self.metadata.input == "uint8"
         batch = pixels if takes_pixels else self.normalised(pixels)
-        (outputs,) = self.session.run(None, {self.input_name: batch})
+        try:
+            (outputs,) = self.session.run(None, {self.input_name: batch})
+        # ONNX Runtime has a dozen classes of errors, none of them documented.
+        except Exception as error:
+            raise UserError(
+                f"{self.path} cannot compute a batch of the shape {[*batch.shape]} "
+                f"({first_line(error)}): {EXPORT_AGAIN}"
+            ) from error
         if not np.isfinite(outputs).all():
             raise UserError(
                 f"{self.path} outputs NaN or infinity: it is damaged; export it again."
@@ -165,6 +190,19 @@ class OnnxPredictor(ImagePredictor[PixelArray]):
         likely = np.take_along_axis(probabilities, order, axis=1)
         rows = zip(order.tolist(), likely.tolist(), strict=True)
         return [self.named(*row) for row in rows]
+
+
+def fits(shape: Sequence[object], wanted: Sequence[int | None]) -> bool:
+    """Whether a graph's shape has these axes; a named axis takes any size.
+
+    The batch, None, may have no fixed size.
+    """
+    if len(shape) != len(wanted):
+        return False
+    return all(
+        not isinstance(size, int) or size == given
+        for size, given in zip(shape, wanted, strict=True)
+    )
 
 
 def sigmoid(logits: Floats) -> Floats:

@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +182,7 @@ def numbers_rounded(text: str) -> str:
         ("MODEL cat.jpg --picture a.png", "--picture needs the model's layers"),
         ("MODEL cat.jpg --device cuda", "an ONNX file runs on the CPU"),
         ("MODEL cat.jpg --model deit_tiny", "--model deit_tiny is not needed"),
+        ("MODEL cat.jpg --code gone.py", "--code gone.py is not needed: "),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -255,8 +258,89 @@ def test_classes_that_do_not_fit_the_outputs_are_one_sentence(
         OnnxPredictor(tmp_path / "few.onnx")
     onnx.helper.set_model_props(model, {**strings, "image_size": "[9, 9]"})
     onnx.save(model, str(tmp_path / "small.onnx"))
-    with pytest.raises(UserError, match=r"but names \[3, 9, 9\]: export it again"):
+    with pytest.raises(
+        UserError, match=r"but names \[batch, 3, 9, 9\]: export it again"
+    ):
         OnnxPredictor(tmp_path / "small.onnx")
+
+
+def fix_batch(graph: Any) -> None:
+    graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+
+
+def output_twice(graph: Any) -> None:
+    copy = onnx.helper.make_node("Identity", [graph.output[0].name], ["copy"])
+    graph.node.append(copy)
+    graph.output.add().CopyFrom(graph.output[0])
+    graph.output[1].name = "copy"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (fix_batch, r"the shape \[2, 3, 16, 16\], but names \[batch, 3, 16, 16\]"),
+        (output_twice, r"has 1 inputs and 2 outputs instead of one each: export it"),
+    ],
+)
+def test_a_graph_of_another_form_is_one_sentence(
+    change: Callable[[Any], None], sentence: str, exported: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(str(exported))
+    change(model.graph)
+    onnx.save(model, str(tmp_path / "other.onnx"))
+    with pytest.raises(UserError, match=sentence):
+        OnnxPredictor(tmp_path / "other.onnx")
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "sentence"),
+    [
+        (
+            ["n", 3, 8],
+            "FLOAT",
+            r"the shape \['n', 3, 8\], but names \[batch, 3, 8, 8\]",
+        ),
+        (["n", 3, 8, 8, 1], "FLOAT", r"but names \[batch, 3, 8, 8\]"),
+        (None, "FLOAT", r"the shape \[\], but names \[batch, 3, 8, 8\]"),
+        (["n", 3, 8, 8], "UINT8", r"takes a tensor\(uint8\), but its metadata names"),
+    ],
+)
+def test_another_input_is_one_sentence(
+    shape: Any, kind: str, sentence: str, on_onnx: OnnxPredictor, tmp_path: Path
+) -> None:
+    metadata = replace(on_onnx.metadata, image_size=(8, 8)).to_strings()
+    model = small_graph(shape, kind, len(on_onnx.class_names))
+    onnx.helper.set_model_props(model, metadata)
+    onnx.save(model, str(tmp_path / "other.onnx"))
+    with pytest.raises(UserError, match=sentence):
+        OnnxPredictor(tmp_path / "other.onnx")
+
+
+def small_graph(shape: Any, kind: str, num_classes: int) -> Any:
+    """A graph that takes images of any form, and outputs zeros."""
+    types = onnx.TensorProto
+    images = onnx.helper.make_tensor_value_info("x", getattr(types, kind), shape)
+    logits = onnx.helper.make_tensor_value_info("y", types.FLOAT, ["n", num_classes])
+    numbers = [0.0] * num_classes
+    zeros = onnx.helper.make_tensor("zeros", types.FLOAT, [1, num_classes], numbers)
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("Size", ["x"], ["size"]),
+            onnx.helper.make_node("Cast", ["size"], ["number"], to=types.FLOAT),
+            onnx.helper.make_node("Mul", ["number", "zeros"], ["y"]),
+        ],
+        "small",
+        [images],
+        [logits],
+        [zeros],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def test_a_graph_that_fails_is_one_sentence(on_onnx: OnnxPredictor) -> None:
+    with pytest.raises(UserError, match=r"cannot compute a batch of the shape \[1, 3,"):
+        on_onnx.outputs(np.zeros((1, 3, 5, 5), np.uint8))
 
 
 @pytest.mark.parametrize(
