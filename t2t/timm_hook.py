@@ -16,12 +16,12 @@ def register_with_timm() -> None:
 
 
 def register() -> None:
-    """Adds our models to timm's registry."""
-    from t2t.models.timm_support.entry_points import register as register_models
-    from t2t.models.timm_support.small_cnns import register as register_small_cnns
+    """Adds our models to timm's registry, as these modules do when they are imported.
 
-    register_models()
-    register_small_cnns()
+    One that imports timm itself first is incomplete here, and does so at its end.
+    """
+    import t2t.models.timm_support.entry_points
+    import t2t.models.timm_support.small_cnns  # noqa: F401
 
 
 class TimmFinder(MetaPathFinder):

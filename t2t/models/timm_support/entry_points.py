@@ -158,3 +158,6 @@ def refuse_without_weights(name: str, **source: Any) -> None:
             f"There are no hosted weights of {name} for pretrained=True; download a "
             "published file and give checkpoint_path=FILE, or use t2t.load(FILE)."
         )
+
+
+register()

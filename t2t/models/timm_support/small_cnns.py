@@ -110,3 +110,6 @@ def entry_point(name: str) -> Callable[..., nn.Module]:
     entry.__name__ = entry.__qualname__ = name
     entry.__doc__ = f"{original} for images of 32 pixels."
     return entry
+
+
+register()

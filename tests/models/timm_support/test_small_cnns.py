@@ -1,5 +1,7 @@
 """timm's CNNs at 32 pixels."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,17 @@ import torch
 import t2t
 from t2t.errors import UserError
 from t2t.models.timm_support.small_cnns import SMALL_CNNS
+
+
+@pytest.mark.parametrize("module", ["entry_points", "small_cnns"])
+def test_a_module_that_imports_timm_first_registers_all_models(module: str) -> None:
+    code = (
+        f"import t2t.models.timm_support.{module}; import timm; "
+        "print(timm.is_model('t2t_vit_14'), timm.is_model('resnet18_32'))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "True True\n"
 
 
 @pytest.mark.parametrize("name", SMALL_CNNS)
