@@ -1,21 +1,23 @@
 """What one process of a machine makes and all its processes share in memory."""
 
+import errno
 import mmap
 import os
 import pickle
-import shutil
 import tempfile
+import uuid
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import IO, Any, TypeVar
 
 import torch.distributed as dist
 
+from t2t.data.resources import free_memory
 from t2t.training.distributed import World, barrier
 
 Made = TypeVar("Made")
-SHARED_MEMORY = Path("/dev/shm")
 _ALIGNMENT = 64
+_TOKEN_BYTES = 16
 
 
 def made_once_per_machine(world: World, make: Callable[[], Made]) -> Made:
@@ -28,26 +30,30 @@ def made_once_per_machine(world: World, make: Callable[[], Made]) -> Made:
         made = make()
         barrier(world)
         return made
-    file: str | None = None
+    file: IO[bytes] | None = None
     made_here: list[Made] = []
     if world.local_rank == 0:
         made_here.append(make())
         file = write(made_here[0])
-    files: list[Any] = [None] * world.size
-    dist.all_gather_object(files, file, group=world.control)
-    file = files[world.rank - world.local_rank]
-    if file is None:
+    addresses: list[Any] = [None] * world.size
+    own = None if file is None else address_of(file)
+    dist.all_gather_object(addresses, own, group=world.control)
+    address = addresses[world.rank - world.local_rank]
+    if address is None:
         return made_here[0] if made_here else make()
-    made_here.clear()  # the main process needs no second copy
-    made = read(Path(file))
+    made_here.clear()  # the first process needs no second copy
+    found = [read(file.fileno())] if file is not None else read_from(address)
     barrier(world)
-    if world.local_rank == 0:
-        Path(file).unlink()  # mapped memory stays
-    return made
+    if file is not None:
+        file.close()  # mapped memory stays
+    return found[0] if found else make()
 
 
-def write(made: object) -> str | None:
-    """Writes an object to shared memory or a temporary file; None if it cannot be."""
+def write(made: object) -> IO[bytes] | None:
+    """Writes an object to a file without a name; None if it cannot be.
+
+    The system frees the file when no process has it open, even if all are killed.
+    """
     buffers: list[pickle.PickleBuffer] = []
     try:
         head = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
@@ -56,38 +62,60 @@ def write(made: object) -> str | None:
     parts: list[bytes | memoryview] = [head, *(each.raw() for each in buffers)]
     sizes = [memoryview(part).nbytes for part in parts]
     index = pickle.dumps(sizes)
-    folder = folder_for(sum(sizes))
-    descriptor, name = tempfile.mkstemp(prefix="t2t-", suffix=".shared", dir=folder)
+    file: IO[bytes] | None = None
     try:
-        with open(descriptor, "wb") as file:
-            file.write(len(index).to_bytes(8, "little") + index)
-            for part in parts:
-                file.write(bytes(-file.tell() % _ALIGNMENT))
-                file.write(part)
+        file = nameless_file(sum(sizes))
+        file.write(uuid.uuid4().bytes + len(index).to_bytes(8, "little") + index)
+        for part in parts:
+            file.write(bytes(-file.tell() % _ALIGNMENT))
+            file.write(part)
+        file.flush()
     except OSError:  # no space for it
-        os.unlink(name)
+        if file is not None:
+            with suppress(OSError):  # nor for what is left to write
+                file.close()
         return None
-    return name
+    return file
 
 
-def read(path: Path) -> Any:
+def nameless_file(num_bytes: int) -> IO[bytes]:
+    """A file in memory if there is room; else in the folder of temporary files."""
+    if hasattr(os, "memfd_create") and free_memory() > 2 * num_bytes:
+        return open(os.memfd_create("t2t-data"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def address_of(file: IO[bytes]) -> tuple[str, bytes]:
+    """What another process of this machine opens the file by."""
+    token = os.pread(file.fileno(), _TOKEN_BYTES, 0)
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}", token
+
+
+def read_from(address: tuple[str, bytes]) -> list[Any]:
+    """The object in a file of another process; empty if it cannot be opened."""
+    path, token = address
+    try:
+        # In another container the number is that of another file, such as a pipe.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            if os.pread(descriptor, _TOKEN_BYTES, 0) != token:
+                raise OSError(errno.ENOENT, "another file", path)
+            return [read(descriptor)]
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return []
+
+
+def read(descriptor: int) -> Any:
     """The object in a file, whose arrays stay in the mapped file."""
-    with path.open("rb") as file:
-        # A private mapping: what a process writes is its own.
-        memory = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    start = 8 + int.from_bytes(memory[:8], "little")
+    # A private mapping: what a process writes is its own.
+    memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+    start = _TOKEN_BYTES + 8
+    start += int.from_bytes(memory[_TOKEN_BYTES:start], "little")
     parts = []
-    for size in pickle.loads(memory[8:start]):
+    for size in pickle.loads(memory[_TOKEN_BYTES + 8 : start]):
         start += -start % _ALIGNMENT
         parts.append(memory[start : start + size])
         start += size
     return pickle.loads(parts[0], buffers=parts[1:])
-
-
-def folder_for(num_bytes: int) -> Path | None:
-    """Shared memory if it has room; else the folder of temporary files."""
-    if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK):
-        free = shutil.disk_usage(SHARED_MEMORY).free
-        if free > 2 * num_bytes:
-            return SHARED_MEMORY
-    return None
