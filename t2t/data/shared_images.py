@@ -11,7 +11,7 @@ import mmap
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,14 @@ from t2t.data.resources import half_of_all_memory
 from t2t.data.sources.base import Indices
 from t2t.data.streaming.shared_memory import Bytes
 from t2t.errors import LocalError
+from t2t.log_level import logger
 from t2t.ops.ragged import Ragged
 
 _COLUMNS = ("offset", "height", "width", "interleaved", "loaded")
 _TOKEN_BYTES = 16
+_UNSHARED = (
+    "Processes of this machine cannot share memory (%s): each decodes all images."
+)
 _MEMORY_ERRORS = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG)
 
 
@@ -197,12 +201,16 @@ def share_memory(peers: Peers, num_images: int) -> SharedImages | None:
     own: SharedImages | None = None
     is_shared = peers.local_size > 1
     if is_shared and peers.local_rank == 0:
-        with suppress(OSError, AttributeError):  # no memfd on other systems
+        try:
             own = SharedImages.create(num_images, peers.local_size)
+        except (OSError, AttributeError) as error:  # no memfd on other systems
+            logger.debug(_UNSHARED, error)
     addresses = peers.gather(None if own is None else own.address)
     if is_shared and own is None and (address := addresses[peers.first]) is not None:
-        with suppress(OSError):
+        try:
             own = SharedImages.open(address, num_images, peers.local_size)
+        except OSError as error:
+            logger.debug(_UNSHARED, error)
     have_all = peers.gather(own is not None)
     ours = have_all[peers.first : peers.first + peers.local_size]
     return own if is_shared and all(ours) else None

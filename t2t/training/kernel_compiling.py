@@ -7,6 +7,8 @@ from typing import Any
 from unittest import mock
 
 from t2t.data.resources import num_cores
+from t2t.errors import first_line
+from t2t.log_level import logger
 from t2t.ops.availability import HAS_TRITON
 from t2t.training.compile_server import (
     CompileServer,
@@ -14,6 +16,7 @@ from t2t.training.compile_server import (
     take_server,
 )
 
+_ONE_BY_ONE = "Kernels are compiled one by one, at their first launch: %s."
 MAX_THREADS = 8
 """More would mostly wait for Python's lock."""
 
@@ -129,7 +132,11 @@ def async_compile_mode() -> Any:
         from triton import AsyncCompileMode
         from triton.runtime import _async_compile
         from triton.runtime.jit import JITFunction
-    except ImportError:
+    except ImportError as error:
+        logger.debug(_ONE_BY_ONE, first_line(error))
         return None
-    is_known = hasattr(_async_compile, "active_mode") and hasattr(JITFunction, "run")
-    return AsyncCompileMode if is_known else None
+    for part, name in ((_async_compile, "active_mode"), (JITFunction, "run")):
+        if not hasattr(part, name):
+            logger.debug(_ONE_BY_ONE, f"Triton has no {name}")
+            return None
+    return AsyncCompileMode

@@ -13,9 +13,14 @@ from typing import IO, Any, TypeVar
 import torch.distributed as dist
 
 from t2t.data.resources import free_memory
+from t2t.errors import first_line
+from t2t.log_level import logger
 from t2t.training.distributed import World, barrier
 
 Made = TypeVar("Made")
+_UNSHARED = (
+    "Processes of this machine cannot share the data (%s): each reads it by itself."
+)
 _ALIGNMENT = 64
 _TOKEN_BYTES = 16
 
@@ -57,7 +62,8 @@ def write(made: object) -> IO[bytes] | None:
     buffers: list[pickle.PickleBuffer] = []
     try:
         head = pickle.dumps(made, protocol=5, buffer_callback=buffers.append)
-    except Exception:  # objects refuse in many ways
+    except Exception as error:  # objects refuse in many ways
+        logger.debug(_UNSHARED, first_line(error))
         return None
     parts: list[bytes | memoryview] = [head, *(each.raw() for each in buffers)]
     sizes = [memoryview(part).nbytes for part in parts]
@@ -70,7 +76,8 @@ def write(made: object) -> IO[bytes] | None:
             file.write(bytes(-file.tell() % _ALIGNMENT))
             file.write(part)
         file.flush()
-    except OSError:  # no space for it
+    except OSError as error:  # no space for it
+        logger.debug(_UNSHARED, error)
         if file is not None:
             with suppress(OSError):  # nor for what is left to write
                 file.close()
@@ -103,7 +110,8 @@ def read_from(address: tuple[str, bytes]) -> list[Any]:
             return [read(descriptor)]
         finally:
             os.close(descriptor)
-    except OSError:
+    except OSError as error:
+        logger.debug(_UNSHARED, error)
         return []
 
 

@@ -322,6 +322,23 @@ def test_processes_that_cannot_share_decode_for_themselves(tmp_path: Path) -> No
         assert_same(found, wanted)
 
 
+def test_memory_that_cannot_be_shared_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unshared(name: str) -> int:
+        raise OSError(38, "Function not implemented")
+
+    caplog.set_level("DEBUG", "t2t")
+    monkeypatch.setattr(os, "memfd_create", unshared)
+    peers = Peers(0, 0, 2, lambda value: [value] * 2)
+    assert shared_images.share_memory(peers, 3) is None
+    (sentence,) = caplog.messages
+    assert sentence == (
+        "Processes of this machine cannot share memory ([Errno 38] Function not "
+        "implemented): each decodes all images."
+    )
+
+
 def test_progress_counts_the_images_of_all(tmp_path: Path) -> None:
     def work(peers: Peers) -> Any:
         progress = DecodingProgress()

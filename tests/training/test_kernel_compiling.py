@@ -196,9 +196,12 @@ def test_where_nothing_is_needed_launches_are_left_alone() -> None:
     "part", ["AsyncCompileMode", "runtime._async_compile.active_mode"]
 )
 def test_a_triton_without_a_part_compiles_at_the_first_launch(
-    part: str, monkeypatch: pytest.MonkeyPatch
+    part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG", "t2t")
     monkeypatch.delattr(f"triton.{part}")
     with compile_in_parallel(True) as kernels, kernels.collect():
         assert kernels.mode is None
     assert kernels.progress() == "0 of 0"
+    assert "compiled one by one, at their first launch: " in caplog.text
+    assert part.split(".")[-1] in caplog.text

@@ -41,8 +41,13 @@ def test_arrays_stay_in_the_file() -> None:
     after.labels[0] = 2  # a process may change its own copy
 
 
-def test_an_object_that_cannot_be_sent_is_not_written() -> None:
+def test_an_object_that_cannot_be_sent_is_not_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG", "t2t")
     assert write(lambda: None) is None
+    assert "cannot share the data (" in caplog.text
+    assert "each reads it by itself." in caplog.text
 
 
 def full_disk(num_bytes: int) -> IO[bytes]:
@@ -55,10 +60,14 @@ def no_folder(num_bytes: int) -> IO[bytes]:
 
 @pytest.mark.parametrize("nameless_file", [full_disk, no_folder])
 def test_no_space_is_no_error(
-    nameless_file: Callable[[int], IO[bytes]], monkeypatch: pytest.MonkeyPatch
+    nameless_file: Callable[[int], IO[bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("DEBUG", "t2t")
     monkeypatch.setattr(machine_sharing, "nameless_file", nameless_file)
     assert write(source()) is None
+    assert "cannot share the data ([Errno " in caplog.text
 
 
 @pytest.mark.parametrize("free", [0, 1 << 40])
