@@ -114,7 +114,7 @@ def add_api(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """The evidence for a class: attention, tokens, and what hiding parts costs."""
         check_parameters(request, ("top", "class", "parts"))
-        return json_response(await explainer.explain(request, top, index, parts))
+        return await explainer.explain(request, top, index, parts)
 
     @app.get("/model", response_class=Response)
     async def describe() -> Response:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from starlette.requests import Request
+from starlette.responses import Response
 from torch import Tensor
 
 from t2t.analysis.attention_maps import AttentionLayer, attention_maps_with_notes
@@ -29,7 +30,7 @@ from t2t.data.crops import CenterCrop
 from t2t.data.decoding.decode import image_size
 from t2t.models.vit import VisionTransformer
 from t2t.serving.predictor import ClassProbability
-from t2t.serving.server.problem import Problem
+from t2t.serving.server.problem import Problem, json_response
 from t2t.serving.server.room import Room
 from t2t.serving.server.service import Service, milliseconds, while_here
 from t2t.serving.server.upload import busy, read_image
@@ -61,7 +62,7 @@ class Explainer:
 
     async def explain(
         self, request: Request, top: int, index: int | None, parts: str
-    ) -> Json:
+    ) -> Response:
         """The evidence in the upload for a class, by default the most probable."""
         wanted = self.check(index, parts)
         service = self.service
@@ -69,9 +70,14 @@ class Explainer:
             self.room.check()
             data = await read_image(request, service.options, add)
             with self.room.hold():
-                return await while_here(
-                    request, self._explain(data, top, index, wanted)
-                )
+                return await while_here(request, self._reply(data, top, index, wanted))
+
+    async def _reply(
+        self, data: bytes, top: int, index: int | None, wanted: tuple[str, ...]
+    ) -> Response:
+        """The evidence as JSON; megabytes, so a thread writes it."""
+        found = await self._explain(data, top, index, wanted)
+        return await self.service.in_pool(lambda: json_response(found))
 
     def check(self, index: int | None, parts: str) -> tuple[str, ...]:
         """The parts that are asked for; refuses unknown ones, and unknown classes."""
@@ -101,12 +107,10 @@ class Explainer:
         explained = next(
             each for each in classes if index is None or each.index == index
         )
-        view = await service.in_pool(lambda: self.view(data))
         reply: Json = {
             "predictions": service.classes_json(classes[:top]),
             "class": service.classes_json([explained])[0],
-            "input": picture_json(pixels, sharp=True),
-            "view": picture_json(view, sharp=view.shape == pixels.shape),
+            **await service.in_pool(lambda: self.pictures(data, pixels)),
             "notes": [],
         }
         image = self.predictor.normalised(pixels.to(self.predictor.device))
@@ -178,6 +182,14 @@ class Explainer:
                 return function()
 
         return await asyncio.wrap_future(self.service.thread.call(call))
+
+    def pictures(self, data: bytes, pixels: Pixels) -> Json:
+        """What the model is given, and the same part of the upload as it is."""
+        view = self.view(data)
+        return {
+            "input": picture_json(pixels, sharp=True),
+            "view": picture_json(view, sharp=view.shape == pixels.shape),
+        }
 
     def view(self, data: bytes) -> Pixels:
         """The part of the upload that the model sees, as sharp as it is."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from t2t.analysis.occlusion import occlusion_map
 from t2t.models.create import create_model
 from t2t.models.trained import TrainedModel, load_trained
 from t2t.serving.predictor import Predictor
+from t2t.serving.server import explain
 
 Encode = Callable[..., bytes]
 
@@ -256,6 +258,24 @@ def test_wrong_explanations_are_refused(client: TestClient, encode: Encode) -> N
     assert "cannot be read" in error(
         client.post("/explain", content=encode()[:50]), 422
     )
+
+
+def test_explanations_are_written_by_threads_beside_the_loop(
+    client: TestClient, encode: Encode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, set[str]] = {"json_response": set(), "picture_json": set()}
+    for name, found in threads.items():
+        function = getattr(explain, name)
+
+        def noted(
+            *given: Any, function: Any = function, found: Any = found, **more: Any
+        ) -> Any:
+            found.add(threading.current_thread().name.partition("_")[0])
+            return function(*given, **more)
+
+        monkeypatch.setattr(explain, name, noted)
+    assert client.post("/explain", content=encode()).status_code == 200
+    assert threads == {name: {"t2t-decode"} for name in threads}
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "resnet18"])
