@@ -93,10 +93,6 @@ class Arena:
         """The size of all blocks, free ones included."""
         return self._end
 
-    @property
-    def num_free_bytes(self) -> int:
-        return sum(block.size for block in self._free)
-
     def allocate(self, num_bytes: int) -> Block:
         """A block of at least `num_bytes`."""
         size = _rounded_up(num_bytes)
