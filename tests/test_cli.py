@@ -190,7 +190,7 @@ def test_models_as_json(capsys: Output) -> None:
     ]
 
 
-def test_a_log_is_told_ten_times_how_far_it_is(capsys: Output) -> None:
+def test_a_log_gets_ten_lines_of_progress(capsys: Output) -> None:
     with show_progress("packing") as warn:
         for done in range(2001):
             warn(done, 2000)
@@ -251,7 +251,7 @@ def test_no_name_of_a_recipe_is_cut(width: int, told: str) -> None:
     assert told in " ".join(page.split())
 
 
-def test_show_tells_tokens_parts_items_and_paper(capsys: Output) -> None:
+def test_show_prints_tokens_parts_items_and_paper(capsys: Output) -> None:
     assert main(["show", "t2t_vit_14"]) == 0
     page = capsys.readouterr().out
     for words in (
@@ -451,7 +451,7 @@ def test_a_closed_output_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["models"]) == main(["models", "--json"]) == 0
 
 
-def test_what_is_told_to_nobody_is_not_among_the_results(
+def test_messages_without_standard_error_are_not_among_the_results(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stderr", None)

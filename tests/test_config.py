@@ -90,7 +90,7 @@ def test_words_set_fields(word: str, path: str, value: object) -> None:
         ("epochs", "NAME=VALUE"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(word: str, sentence: str) -> None:
+def test_mistakes_are_reported_in_one_sentence(word: str, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         override(CONFIG, [word])
 
@@ -156,7 +156,7 @@ def test_only_what_is_near_is_suggested(
         (200_000, {"least": 1, "most": 100_000}, "x=200000 must be from 1 to 100000."),
     ],
 )
-def test_a_number_out_of_its_range_is_told(
+def test_a_number_out_of_its_range_is_reported(
     value: float, limits: dict[str, float], sentence: str
 ) -> None:
     with pytest.raises(UserError) as told:

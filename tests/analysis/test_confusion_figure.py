@@ -92,7 +92,7 @@ def test_nothing_wrong_and_classes_without_images(tmp_path: Path) -> None:
         assert small.size[0] < 1500  # of two classes, not of a thousand
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="could not be written"):
         draw_confusion(torch.eye(2).long(), "ab", tmp_path / "file" / "c.png")

@@ -226,7 +226,7 @@ def test_the_model_stays_as_it_was() -> None:
     assert cost == count(model)
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     with pytest.raises(UserError, match="image_size"):
         count(Layers())
     with pytest.raises(UserError, match="Layers cannot take images of 9×9 pixels"):

@@ -22,7 +22,7 @@ def small(name: str = "t2t_vit_7_32", **model_args: object) -> nn.Module:
     return t2t.create_model(name, **{**SMALL, **model_args}).eval()
 
 
-def test_attention_that_looks_at_all_alike_is_told_as_such() -> None:
+def test_uniform_attention_gives_a_uniform_map() -> None:
     model = small()
     for part in model.modules():
         if isinstance(part, SelfAttention):

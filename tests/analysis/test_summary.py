@@ -50,7 +50,7 @@ def test_siblings_are_merged_where_they_hold_the_same(
             assert macs <= branch.part.macs
 
 
-def test_a_trained_model_is_told_by_its_name_and_choices(
+def test_a_trained_model_is_named_with_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model_args = {"depth": 2, "positions": "relative", "image_size": (16, 24)}

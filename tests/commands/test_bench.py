@@ -103,7 +103,7 @@ def test_growth_replaces_its_own_picture_only(
         assert picture.read_bytes() == data
 
 
-def test_a_file_that_cannot_be_written_is_told_before_measuring(
+def test_a_file_that_cannot_be_written_is_reported_before_measuring(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("t2t.lab.bench.measure.measure_cases", None)  # never gets there
@@ -137,7 +137,7 @@ def test_a_file_that_cannot_be_written_is_told_before_measuring(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_told_in_one_sentence(
+def test_mistakes_are_reported_in_one_sentence(
     capsys: Output, words: list[str], sentence: str
 ) -> None:
     assert main(["bench", *words]) == 2

@@ -237,7 +237,7 @@ def test_a_seed_is_the_recipes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_of_torchruns_processes_one_tells_the_end(
+def test_one_of_torchruns_processes_reports_the_end(
     rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANK", str(rank))
@@ -251,7 +251,7 @@ def test_of_torchruns_processes_one_tells_the_end(
     assert capsys.readouterr().out == ("" if rank else words)
 
 
-def test_one_of_many_processes_tells_a_mistake(
+def test_one_of_many_processes_reports_a_mistake(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def end(seconds: float) -> None:

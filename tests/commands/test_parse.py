@@ -64,7 +64,7 @@ from t2t.commands.parse import parse
         ),
     ],
 )
-def test_a_wrong_word_is_told_in_one_sentence(
+def test_a_wrong_word_is_reported_in_one_sentence(
     words: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words.split()) == 2

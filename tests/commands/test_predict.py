@@ -59,7 +59,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_eval_tells_and_draws(
+def test_eval_prints_and_draws(
     run: Path, tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = tmp_path / "home" / "confusion.png"
@@ -104,7 +104,7 @@ def test_a_picture_is_tried_by_several_processes_at_once(
     check_writable("--picture", tmp_path / "confusion.png")
 
 
-def test_eval_tells_beside_the_result(
+def test_eval_prints_notes_beside_the_result(
     run: Path, images: Path, tmp_path: Path, capsys: Output
 ) -> None:
     place = tmp_path / "photos" / "3"
@@ -119,7 +119,7 @@ def test_eval_tells_beside_the_result(
     assert f"t2t: Skipped a damaged image: {name}\n" in told.err
 
 
-def test_of_torchruns_processes_one_tells_the_score(
+def test_one_of_torchruns_processes_prints_the_score(
     capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -266,7 +266,7 @@ def test_predict_says_what_it_assumed(
 
 
 @pytest.mark.parametrize("listed", [None, io.StringIO("\n")])
-def test_a_list_of_nothing_is_told(
+def test_an_empty_list_is_reported(
     listed: io.StringIO | None, run: Path, capsys: Output, monkeypatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", listed)  # None where it is closed
@@ -324,7 +324,7 @@ def test_a_mistake_is_one_sentence(
     assert sentence in told.err.splitlines()[-1]
 
 
-def test_a_run_is_told_from_images(tmp_path: Path) -> None:
+def test_a_run_is_not_mistaken_for_images(tmp_path: Path) -> None:
     for name in ("recipe.json", "mine.safetensors", "cat.jpg"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()

@@ -22,7 +22,7 @@ def test_it_lists_the_studies(capsys: Output) -> None:
     assert [row["study"] for row in rows] == [*STUDIES]
 
 
-def test_a_dry_run_tells_what_it_would_take(tmp_path: Path, capsys: Output) -> None:
+def test_a_dry_run_prints_runs_and_time(tmp_path: Path, capsys: Output) -> None:
     words = ["study", "depth", "--dry-run", "--folder", str(tmp_path), "--epochs", "30"]
     assert main(words) == 0
     told = capsys.readouterr().out
@@ -128,6 +128,6 @@ def test_it_trains_on_any_data(tmp_path: Path, capsys: Output) -> None:
         (["study", "head", "--set", "epoch=1"], "no setting 'epoch'"),
     ],
 )
-def test_mistakes_are_told(words: list[str], sentence: str, capsys: Output) -> None:
+def test_mistakes_are_reported(words: list[str], sentence: str, capsys: Output) -> None:
     assert main(words) == 2
     assert sentence in capsys.readouterr().err

@@ -516,7 +516,7 @@ def test_a_recipe_takes_a_network_of_timms_instead(capsys: Output) -> None:
     )
 
 
-def test_a_run_without_an_average_tells_of_none() -> None:
+def test_a_run_without_ema_prints_no_ema() -> None:
     summary = {
         "recipe": "mine",
         "skipped_steps": 0,

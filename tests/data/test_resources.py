@@ -93,7 +93,7 @@ def test_a_job_on_a_shared_machine_has_what_its_group_and_those_around_leave(
     assert free_memory() == 150
 
 
-def test_memory_is_guessed_where_the_system_tells_nothing(
+def test_memory_is_guessed_where_the_system_reports_none(
     group: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing(path: str) -> None:

@@ -220,7 +220,7 @@ def test_an_error_in_one_process_ends_all_with_its_sentence(tmp_path: Path) -> N
     assert results[:2] == [expected] * 2
 
 
-def test_a_process_that_is_killed_leaves_nobody_waiting(
+def test_no_process_waits_for_one_that_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{__name__}.SECONDS", 2.0)

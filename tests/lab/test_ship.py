@@ -60,7 +60,7 @@ def test_the_file_is_half_as_large_and_sees_the_same(run: Path, shipped: Path) -
     assert torch.allclose(ours, theirs, atol=0.02)
 
 
-def test_what_is_judged_is_the_file_that_ships(
+def test_the_file_that_ships_is_evaluated(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = []
@@ -77,7 +77,7 @@ def test_what_is_judged_is_the_file_that_ships(
         assert seen[name].dtype == torch.float16
 
 
-def test_the_card_tells_what_was_measured(
+def test_the_card_says_what_was_measured(
     run: Path, shipped: Path, images: Path, capsys: Output
 ) -> None:
     capsys.readouterr()
@@ -95,7 +95,7 @@ def test_the_card_tells_what_was_measured(
     assert str(images) not in card
 
 
-def test_the_card_tells_where_a_model_comes_from(run: Path) -> None:
+def test_the_card_says_where_a_model_comes_from(run: Path) -> None:
     recipe = read_recipe(run)
     scratch = "Trained from scratch on noise, without other images"
     assert (
@@ -222,7 +222,7 @@ def test_another_model_of_the_same_name_is_not_written_over(
     assert (shipped / "tiny.safetensors").read_bytes() == before
 
 
-def test_no_image_that_was_trained_on_judges_what_ships(
+def test_no_training_image_evaluates_the_model_that_ships(
     run: Path, images: Path, tmp_path: Path
 ) -> None:
     whole = tmp_path / "whole"  # not split: the run itself holds some of it out

@@ -26,7 +26,7 @@ def test_a_misspelled_name_says_what_was_meant() -> None:
 
 
 @pytest.mark.parametrize("name", [None, 3])
-def test_what_is_no_name_is_told(name: Any) -> None:
+def test_an_invalid_name_is_reported(name: Any) -> None:
     with pytest.raises(UserError, match=f"A model's name is a string, not {name}"):
         create_model(name)
 
@@ -112,7 +112,7 @@ def test_wrong_channels_say_what_to_do() -> None:
         model(torch.randn(1, 1, 32, 32))
 
 
-def test_what_is_no_batch_of_fractions_is_told() -> None:
+def test_an_input_that_is_no_batch_of_fractions_is_reported() -> None:
     model = create_model("t2t_vit_7_32", depth=1).eval()
     images = torch.zeros(1, 3, 32, 32)
     with pytest.raises(UserError, match=r"torch\.uint8, but the model takes floating"):
@@ -131,7 +131,9 @@ def test_what_is_no_batch_of_fractions_is_told() -> None:
         {"drop_path": 2.0},
     ],
 )
-def test_wrong_settings_of_timms_networks_are_told(model_args: dict[str, Any]) -> None:
+def test_wrong_settings_of_timms_networks_are_reported(
+    model_args: dict[str, Any],
+) -> None:
     ((option, _),) = model_args.items()
     with pytest.raises(UserError, match=option):
         create_model("test_vit", **model_args)
@@ -149,7 +151,7 @@ def test_no_head_gives_features() -> None:
         ("nest_tiny", {"image_size": (150, 150)}),
     ],
 )
-def test_what_a_network_of_timms_lacks_is_told(
+def test_what_a_network_of_timms_lacks_is_reported(
     name: str, model_args: dict[str, Any]
 ) -> None:
     ((option, value),) = model_args.items()

@@ -72,7 +72,7 @@ def test_sinusoid_of_four_positions() -> None:
     torch.testing.assert_close(table[:, 3], (angle / 100).cos())
 
 
-def test_a_plane_of_sinusoids_tells_rows_and_columns_on_every_grid() -> None:
+def test_sinusoids_differ_between_rows_and_columns_on_every_grid() -> None:
     positions = PlaneSinusoidPositions(8, 1, (4, 16), 2)
     table = positions.add_to(torch.zeros(1, 65, 8), (4, 16))[0]
     assert not table[0].any()

@@ -216,7 +216,7 @@ def test_another_format_is_not_taken_for_a_folder(name: str, tmp_path: Path) -> 
     "change",
     [{"image_size": "big"}, {"num_classes": "ten"}, {"in_channels": 2.5}],
 )
-def test_wrong_changes_are_told(change, tmp_path: Path) -> None:
+def test_wrong_changes_are_reported(change, tmp_path: Path) -> None:
     save(VisionTransformer(SMALL), tmp_path)
     ((option, _),) = change.items()
     with pytest.raises(UserError, match=f"{option} takes"):
@@ -245,7 +245,9 @@ def test_a_model_without_values_is_not_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_a_torchscript_program_is_told_without_unsafe_advice(tmp_path: Path) -> None:
+def test_a_torchscript_program_is_reported_without_unsafe_advice(
+    tmp_path: Path,
+) -> None:
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "a.pt")
     with pytest.raises(UserError, match=r"TorchScript program, not weights") as told:
         load(tmp_path / "a.pt")
@@ -253,7 +255,7 @@ def test_a_torchscript_program_is_told_without_unsafe_advice(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("model", ["test_vit", "deit_tiny"])
-def test_a_grid_that_is_no_square_is_told(model: str, tmp_path: Path) -> None:
+def test_a_grid_that_is_no_square_is_reported(model: str, tmp_path: Path) -> None:
     network = timm.create_model(
         {"deit_tiny": "deit_tiny_patch16_224"}.get(model, model),
         num_classes=3,
@@ -312,7 +314,7 @@ def test_weights_of_timms_vits_fit_another_image_size(tmp_path: Path) -> None:
     assert torch.equal(logits(model, images), logits(expected, images))
 
 
-def test_a_choice_that_shapes_do_not_show_is_told(tmp_path: Path) -> None:
+def test_a_setting_that_shapes_do_not_show_is_reported(tmp_path: Path) -> None:
     save(VisionTransformer(SMALL), tmp_path)
     model = VisionTransformer(replace(SMALL, num_heads=2, pool="mean"))
     (note,) = load_weights(model, tmp_path).notes

@@ -25,12 +25,12 @@ def test_folders_are_searched_and_lists_are_read(tmp_path: Path) -> None:
     assert found == ["notes.txt", names[1], names[2], "x.png"]
 
 
-def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_images_is_reported(tmp_path: Path) -> None:
     (told,) = find_images([str(tmp_path)], io.StringIO())
     assert str(told) == f"{tmp_path}: the folder holds no images"
 
 
-def test_images_that_are_not_read_are_told(tmp_path: Path) -> None:
+def test_images_that_are_not_read_are_reported(tmp_path: Path) -> None:
     for name in ("1.heic", "2.png", "3.txt"):
         (tmp_path / name).touch()
     path, told = find_images([str(tmp_path)], io.StringIO())
@@ -43,12 +43,12 @@ def test_a_list_as_find_prints_it() -> None:
     assert list(find_images(["-"], listed)) == ["a.png", "with\na break.png", "b.png"]
 
 
-def test_an_address_is_told_not_to_be_read() -> None:
+def test_an_address_is_reported_as_not_readable() -> None:
     (told,) = find_images(["https://example.org/x.jpg"], io.StringIO())
     assert str(told).endswith("not read from URLs; download it first")
 
 
-def test_a_folder_that_may_not_be_read_is_told(
+def test_a_folder_that_may_not_be_read_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):

@@ -151,7 +151,7 @@ def test_one_picture_may_be_given_many_times(
     assert len({prediction.classes for prediction in predictions}) == 1
 
 
-def test_weights_that_are_damaged_are_told(predictor: Predictor) -> None:
+def test_damaged_weights_are_reported(predictor: Predictor) -> None:
     model = copy.deepcopy(predictor.model)
     torch.nn.init.constant_(model.get_parameter("head.weight"), torch.nan)
     broken = Predictor(replace(predictor.trained, model=model), "cpu")

@@ -34,7 +34,7 @@ def test_others_are_one_sentence() -> None:
         match_classes(("cat, striped",), ANIMALS, "photos")
 
 
-def test_numbers_are_taken_for_numbers_and_told() -> None:
+def test_numeric_classes_are_matched_by_number_and_reported() -> None:
     numbers, notes = match_classes(("0", "1"), ANIMALS, "shards")
     assert numbers.tolist() == [0, 1]
     assert notes == ("The classes of shards are matched by number.",)

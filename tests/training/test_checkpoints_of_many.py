@@ -19,7 +19,7 @@ NUM_STEPS, SECONDS = 27, 10.0
 
 
 @pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
-def test_nobody_waits_for_a_checkpoint(
+def test_no_process_waits_for_a_checkpoint(
     parallelism: Parallelism,
     start: Callable[..., BaseProcess],
     tiny: Callable[..., Recipe],

@@ -474,7 +474,7 @@ def test_shards_are_kept_where_the_model_has_no_room(
     assert kept == ["step-000000003", "step-000000002"]
 
 
-def test_nobody_waits_for_a_process_that_cannot_write_its_shards(
+def test_no_process_waits_for_one_that_cannot_write_its_shards(
     recipe: Recipe, tmp_path: Path, in_two: Callable[..., None]
 ) -> None:
     folder = tmp_path / "run"

@@ -140,7 +140,7 @@ def test_processes_read_what_they_write() -> None:
     assert first.heard.keys() == {0}
 
 
-def test_nobody_is_watched_without_need() -> None:
+def test_no_process_is_watched_without_need() -> None:
     for world, minutes in (
         (World(0, 1, torch.device("cpu"), store=Clonable()), 1.0),
         (World(0, 2, torch.device("cpu")), 1.0),
@@ -150,7 +150,7 @@ def test_nobody_is_watched_without_need() -> None:
             assert not found.is_watching
 
 
-def test_a_process_that_was_stopped_itself_blames_nobody(
+def test_a_process_that_was_stopped_itself_names_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watching = watch(0, Clonable())

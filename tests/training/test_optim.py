@@ -321,7 +321,7 @@ def test_muon_takes_the_filters_of_convolutions(
         assert all(model.get_parameter(each).ndim in (2, 4) for each in taken)
 
 
-def test_muon_needs_layers_that_it_can_tell_apart() -> None:
+def test_muon_needs_layers_that_it_can_distinguish() -> None:
     recipe = Recipe(name="x", model="x", optimizer=OptimizerConfig(name="muon"))
     with pytest.raises(UserError, match="muon needs a model that names its layers"):
         build_optimizers(nn.Linear(2, 2), recipe)

@@ -94,7 +94,7 @@ def test_the_probability_of_one_of_several_labels_is_its_own(
     assert looked.images[0].prediction == expected
 
 
-def test_the_report_is_whole_and_asks_nobody(
+def test_the_report_is_complete_and_makes_no_requests(
     weights: Path, resnet: Path, timm_vit: Path, images: list[Path], tmp_path: Path
 ) -> None:
     seen = found(weights, images[:1], compare=[resnet, timm_vit])

@@ -279,7 +279,7 @@ def test_a_file_is_what_its_bytes_say(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_the_jpeg_header_tells_the_size(mode):
+def test_the_jpeg_header_has_the_size(mode):
     image = picture(17, 33).convert(mode)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -446,7 +446,7 @@ def test_damage_in_a_batch_spares_the_others():
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF"])
-def test_too_many_pixels_are_told_before_any_is_decoded(monkeypatch, kind):
+def test_too_many_pixels_are_reported_before_any_is_decoded(monkeypatch, kind):
     data = encoded(Image.new("RGB", (40, 20)), kind)
     assert decode(data).shape == (3, 20, 40)
     assert decode(data, max_pixels=800).shape == (3, 20, 40)
@@ -549,7 +549,7 @@ def test_decoders_say_nothing_of_a_file_that_they_do_not_name(kind, capfd):
     assert capfd.readouterr().err == "kept"
 
 
-def test_more_pixels_than_pillow_opens_are_told(monkeypatch):
+def test_more_pixels_than_pillow_opens_are_reported(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 399)
     with pytest.raises(DamagedImage, match="it has more pixels than are decoded"):
         decode(encoded(Image.new("RGB", (40, 20)), "TIFF"))
@@ -584,14 +584,14 @@ def test_a_row_that_pillow_has_no_memory_for_is_damage():
         decode(data.replace(size, struct.pack("<ii", 100_000_000, 1)))
 
 
-def test_a_pillow_without_avif_is_told(monkeypatch):
+def test_a_pillow_without_avif_is_reported(monkeypatch):
     monkeypatch.delitem(Image.OPEN, "AVIF", raising=False)
     monkeypatch.setattr(pillow_decoder, "find_spec", lambda name: None)
     with pytest.raises(DamagedImage, match="this Pillow reads no AVIF: install"):
         decode(b"\0\0\0 ftypavif")
 
 
-def test_the_reason_of_damage_is_told_in_words(monkeypatch):
+def test_the_reason_of_damage_is_given_in_words(monkeypatch):
     whole = encoded(picture(), "JPEG")
     with pytest.raises(DamagedImage, match="the JPEG file is truncated, damaged"):
         decode(whole[:20])

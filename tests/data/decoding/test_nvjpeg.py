@@ -88,7 +88,7 @@ def test_jpegs_go_in_one_batch_and_the_rest_stays(calls):
         assert difference.abs().max() <= 2
 
 
-def test_a_height_that_a_later_marker_tells_is_not_for_the_gpu(calls):
+def test_a_height_in_a_later_marker_is_not_decoded_by_the_gpu(calls):
     data = bytearray(jpeg(24, 40))
     frame = data.index(b"\xff\xc0")
     assert data[frame + 5 : frame + 9] == bytes([0, 24, 0, 40])

@@ -34,7 +34,7 @@ def test_some_images_of_a_source():
         Subset(source, [6])
 
 
-def test_a_fingerprint_tells_images_apart(tmp_path):
+def test_different_images_have_different_fingerprints(tmp_path):
     def fingerprint():
         return open_splits(tmp_path).train.fingerprint()
 
@@ -59,7 +59,7 @@ def test_an_array_needs_no_labels():
     assert source.fingerprint() != ArraySource(images + 1).fingerprint()
 
 
-def test_a_source_without_labels_is_told_apart_by_its_names():
+def test_different_names_have_different_fingerprints():
     class Named(Source):
         def __init__(self, *names):
             self.names = names

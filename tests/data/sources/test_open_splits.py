@@ -112,7 +112,7 @@ def test_a_png_called_jpeg_is_read(tmp_path):
     assert decode(source.read(1)).unique().tolist() == [1]
 
 
-def test_a_link_to_a_class_that_leads_nowhere_is_told(tmp_path):
+def test_a_broken_link_to_a_class_is_reported(tmp_path):
     make_folder(tmp_path, {"a": 2, "b": 2})
     (tmp_path / "c").symlink_to("nowhere")
     (tmp_path / "README").symlink_to("a/000.png")
@@ -227,14 +227,14 @@ def test_a_folder_goes_before_a_download_of_its_name(tmp_path, monkeypatch):
     assert find_splits("mnist").title == "mnist"  # an empty folder is in nobody's way
 
 
-def test_suffixes_are_told_the_commonest_first(tmp_path):
+def test_suffixes_are_listed_with_the_commonest_first(tmp_path):
     make_folder(tmp_path, {"a": 2})
     (tmp_path / "b").mkdir()
     with pytest.raises(UserError, match=r"add some \(\.jpg, \.png, \.jpeg, "):
         open_splits(tmp_path)
 
 
-def test_class_folders_one_too_deep_are_told(tmp_path):
+def test_class_folders_one_too_deep_are_reported(tmp_path):
     make_folder(tmp_path / "deep", {"a": 2, "b": 2})
     train = open_splits(tmp_path).train
     assert folder_meant(train) == f" Did you mean {tmp_path / 'deep'}?"

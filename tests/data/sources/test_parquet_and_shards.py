@@ -351,7 +351,7 @@ def test_any_damage_of_parquet_is_read_or_named(tmp_path_factory, changes):
             source.read(index)
 
 
-def test_missing_parquet_files_are_told(tmp_path):
+def test_missing_parquet_files_are_reported(tmp_path):
     write_parquet(tmp_path / "train-00000-of-00003.parquet", range(8))
     assert "2 of 3 train files missing" in open_splits(tmp_path).description
 
@@ -533,7 +533,7 @@ def test_an_index_of_something_else_is_built_again(tmp_path, changed):
 @pytest.mark.parametrize(
     ("write", "name"), [(write_tar, "x.tar"), (write_parquet, "x.parquet")]
 )
-def test_a_link_that_leads_nowhere_is_told(tmp_path, write, name):
+def test_a_broken_link_is_reported(tmp_path, write, name):
     write(tmp_path / "a" / name, range(4))
     link = tmp_path / "a" / f"y{name}"
     link.symlink_to("nowhere")

@@ -368,7 +368,7 @@ def test_a_set_that_torchvision_reads(tmp_path: Path) -> None:
         open_splits(tmp_path)
 
 
-def test_a_flat_validation_folder_of_ones_own_is_told_of_as_before(
+def test_a_flat_validation_folder_beside_classes_is_reported(
     tmp_path: Path,
 ) -> None:
     image(tmp_path / "train" / "cat" / "1.png")
@@ -378,7 +378,7 @@ def test_a_flat_validation_folder_of_ones_own_is_told_of_as_before(
         open_splits(tmp_path)
 
 
-def test_a_link_to_nothing_is_told(tmp_path: Path) -> None:
+def test_a_link_to_nothing_is_reported(tmp_path: Path) -> None:
     (tmp_path / "photos").symlink_to("gone")
     with pytest.raises(UserError, match=r"photos is a link to gone, which does not"):
         open_splits(tmp_path / "photos")

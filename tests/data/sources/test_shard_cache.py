@@ -201,7 +201,7 @@ def test_an_outage_that_lasts_ends_with_one_sentence(
         source.read(0)
 
 
-def test_reads_that_wait_end_when_nobody_needs_them(
+def test_reads_that_wait_end_when_they_are_not_needed(
     server: tuple[str, type[Handler]],
 ) -> None:
     address, handler = server

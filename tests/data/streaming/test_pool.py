@@ -249,7 +249,7 @@ def assert_right(batch: Batch, step: int, source: FileSource) -> None:
     assert (batch.images.int() - wanted.int()).abs().max() <= 4
 
 
-def test_a_killed_worker_is_told_of_and_its_work_done(source: FileSource) -> None:
+def test_a_killed_worker_is_reported_and_others_do_its_work(source: FileSource) -> None:
     wanted = list(opened(source, False).steps(0, 12))
     told: list[str] = []
     batches = opened(source, damage=Damage(warn=told.append))
@@ -446,7 +446,7 @@ def test_what_ended_all_workers_is_not_tried_here(odd: Callable[..., Source]) ->
         list(batches.steps(0, 4))
 
 
-def test_damage_may_be_told_at_any_length(odd: Callable[..., Source]) -> None:
+def test_the_reason_of_damage_may_have_any_length(odd: Callable[..., Source]) -> None:
     damage = Damage()
     batches = opened(odd({3: "is damaged", 4: "is damaged"}), crops=(), damage=damage)
     seen = [index for batch in batches.steps(0, 4) for index in batch.indices.tolist()]

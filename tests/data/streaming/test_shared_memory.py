@@ -63,7 +63,7 @@ def test_the_gpu_fetches_from_it_by_itself(shared: bool) -> None:
 
 
 @pytest.mark.cuda
-def test_memory_that_cannot_be_page_locked_is_told_of_and_stops_nothing() -> None:
+def test_memory_that_cannot_be_page_locked_is_reported_and_stops_nothing() -> None:
     arena = Arena(torch.device("cuda:0"), shared=True)
     block = arena.allocate(1 << 20)
     with pytest.warns(RuntimeWarning, match="cannot page-lock"):

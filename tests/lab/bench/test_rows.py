@@ -191,7 +191,7 @@ def test_a_picture_of_growth_is_of_one_machine(monkeypatch: pytest.MonkeyPatch) 
     assert figure.axes[0].get_title() == "224 px"
 
 
-def test_lines_of_growth_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_of_growth_have_different_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     bases = [BASE, replace(BASE, precision="bf16"), replace(BASE, image_size=32)]
     rows = [row_of(case) for base in bases for case in grown_cases(base, ["batch"])]
     figure = drawn(monkeypatch, rows, *bases)

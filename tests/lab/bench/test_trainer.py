@@ -139,7 +139,7 @@ def test_memory_is_that_of_steps_alone(
         assert gib < 0.4
 
 
-def test_rows_tell_how_they_were_fed(photos: Path, recipe: Recipe) -> None:
+def test_rows_name_their_source(photos: Path, recipe: Recipe) -> None:
     files = Files(data=str(photos), resident=True)
     runtime = Runtime(device="cpu", workers=1)
     oblong = replace(recipe, image_size=(32, 24))
@@ -198,6 +198,6 @@ def test_a_recipe_that_fails_says_why_and_stops_no_other(recipe: Recipe) -> None
     assert identity(first) == identity(second)  # so that it takes the other's place
 
 
-def test_data_that_is_not_there_is_told(recipe: Recipe) -> None:
+def test_missing_data_is_reported(recipe: Recipe) -> None:
     with pytest.raises(UserError, match="no file or folder"):
         BenchTrainer(recipe, Runtime(device="cpu"), CPU, Files(data="nowhere/at/all"))

@@ -221,7 +221,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(
     assert gather(tiny_study, (0,), tmp_path, costs, 3, failed).failed == ()
 
 
-def test_a_table_that_cannot_be_written_is_told_and_stops_no_run(
+def test_a_table_that_cannot_be_written_is_reported_and_stops_no_run(
     tiny_study: Study, tmp_path: Path
 ) -> None:
     (tmp_path / "tiny_tokens").touch()
@@ -248,7 +248,7 @@ def test_a_run_of_another_recipe_is_refused(tiny_study: Study, tmp_path: Path) -
     assert told == []
 
 
-def test_a_place_that_cannot_be_written_is_told_once(
+def test_a_folder_that_cannot_be_written_is_reported_once(
     tiny_study: Study, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()

@@ -268,7 +268,7 @@ def test_a_forecast_holds_images_out_once(holdout: int) -> None:
     assert (size.train, size.val) == (1437 - holdout, holdout or 360)
 
 
-def told_result(**values: object) -> dict[str, object]:
+def sample_result(**values: object) -> dict[str, object]:
     result = {key: kind(1) for key, kind in RESULT_TYPES.items()}
     return {**result, "metric": "top1", "top1": 1.0, "top1_raw": 1.0, **values}
 
@@ -281,7 +281,7 @@ def test_a_forecast_leaves_out_what_is_done(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         plain = to_json(replace(own, seed=seed, epochs=epochs))
         write_json(folder / "recipe.json", plain)
-        write_json(folder / "result.json", told_result())
+        write_json(folder / "result.json", sample_result())
     rows = forecast(study, (0, 1, 2), tmp_path)
     # That of another recipe is none of the study's.
     assert [(row.num_done, row.num_runs) for row in rows] == [(1, 3), (0, 3)]
@@ -299,7 +299,7 @@ def test_a_forecast_goes_by_the_seeds_that_are_done(tmp_path: Path) -> None:
             folder = run_folder(tmp_path, recipe, seed)
             folder.mkdir(parents=True)
             write_json(folder / "recipe.json", to_json(recipe))
-            write_json(folder / "result.json", told_result(train_minutes=each))
+            write_json(folder / "result.json", sample_result(train_minutes=each))
         rows = forecast(study, (0, 1, 2, 3), tmp_path)
         assert (rows[0].hours, rows[0].hours_left) == (0.5, 1.0)
         told = forecast_sentence(rows)
@@ -310,7 +310,7 @@ def test_a_forecast_goes_by_the_seeds_that_are_done(tmp_path: Path) -> None:
     assert forecast_sentence(rows[1:]).startswith("All runs are done, ")
 
 
-def told_arm(holdout: int = 0) -> Arm:
+def sample_arm(holdout: int = 0) -> Arm:
     recipe = Recipe(name="r", model="m", data="photos", epochs=17, holdout=holdout)
     values = {"images_per_second": 1234.4, "train_minutes": 5.0}
     return Arm(
@@ -332,10 +332,10 @@ def told_arm(holdout: int = 0) -> Arm:
     ("holdout", "evaluate_model"),
     [(0, "its validation set"), (50, "50 held-out training images")],
 )
-def test_a_table_tells_an_arm_and_its_conditions(
+def test_a_table_names_an_arm_and_its_conditions(
     holdout: int, evaluate_model: str
 ) -> None:
-    one = told_arm(holdout)
+    one = sample_arm(holdout)
     study = Study(name="s", question="?", paper="", arms={"a": one.recipe})
     result = StudyResult(study=study, seeds=(0, 3), arms={"a": one}, num_classes=10)
     page = markdown(result)
@@ -349,13 +349,13 @@ def test_a_table_tells_an_arm_and_its_conditions(
 
 
 def test_a_picture_places_mean_spread_and_seeds() -> None:
-    (axes,) = draw_arms([told_arm()]).axes
+    (axes,) = draw_arms([sample_arm()]).axes
     seeds, *_ = axes.lines
     assert [*seeds.get_xdata()] == [90, 91]
     mean, _, (bar,) = axes.containers[0].lines
     assert mean.get_xdata() == [90.5]
     assert bar.get_segments()[0][:, 0] == pytest.approx([90.5 - 0.7071, 90.5 + 0.7071])
-    panels = draw_costs([told_arm()]).axes
+    panels = draw_costs([sample_arm()]).axes
     assert [panel.containers[0].lines[0].get_xdata()[0] for panel in panels] == [
         *(1.23, 0.456, 1234.4)
     ]
@@ -393,7 +393,7 @@ def test_seeds_are_drawn_by_averaged_and_raw_weights_on_one_scale(
     assert "75,000" in [tick.get_text() for tick in averaged.get_xticklabels()]
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     with pytest.raises(UserError, match=r"no study 'token'\. Did you mean tokens"):
         find_study("token")
     with pytest.raises(UserError, match="tokens has no arm 'patch'"):

@@ -148,7 +148,7 @@ def test_other_channels_are_refused(tokenizer, channels, tmp_path):
         load(tmp_path, in_channels=channels)
 
 
-def test_what_differs_is_told_and_nothing_is_half_loaded(tmp_path):
+def test_differences_are_reported_and_nothing_is_half_loaded(tmp_path):
     save(VisionTransformer(replace(SMALL, depth=3, mlp_ratio=3)), tmp_path)
     model = VisionTransformer(SMALL)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

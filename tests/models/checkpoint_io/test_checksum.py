@@ -83,7 +83,7 @@ def test_large_numbers_of_half_precision_are_finite(tmp_path: Path) -> None:
     assert load_with_report(tmp_path)[1].notes == ()
 
 
-def test_a_nan_head_that_is_replaced_is_not_told(tmp_path: Path) -> None:
+def test_a_nan_head_that_is_replaced_is_not_reported(tmp_path: Path) -> None:
     model = small()
     model.head.bias.data.fill_(float("nan"))
     save(model, tmp_path)

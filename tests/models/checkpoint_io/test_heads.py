@@ -83,7 +83,9 @@ def test_both_heads_of_a_distilled_model_follow(tmp_path: Path) -> None:
     assert len(loaded.notes) == 2
 
 
-def test_without_names_the_number_counts_and_is_told(saved, tmp_path: Path) -> None:
+def test_without_names_the_number_of_classes_decides_and_is_reported(
+    saved, tmp_path: Path
+) -> None:
     model, loaded = load_with_report(tmp_path, num_classes=3)
     assert torch.equal(model.head.weight, saved.head.weight)
     assert loaded.kept == (

@@ -86,7 +86,9 @@ def test_a_name_may_be_spelled_in_any_way(hint: str) -> None:
         ("t2t_vit_14 t2t_vit_14_resnext.pth.tar", "t2t_vit_14_resnext", True),
     ],
 )
-def test_what_a_name_does_not_decide_is_told(hint: str, name: str, told: bool) -> None:
+def test_what_a_name_does_not_decide_is_reported(
+    hint: str, name: str, told: bool
+) -> None:
     found, _, note = identify(shapes("t2t_vit_14"), hint, "file")
     assert found == name
     assert bool(note) == told
@@ -103,7 +105,7 @@ def test_the_folder_or_repository_of_a_file_names_it_too(tmp_path: Path) -> None
     assert (name, note) == ("t2t_vit_14_resnext", "")
 
 
-def test_a_resnext_put_into_another_model_is_told(tmp_path: Path) -> None:
+def test_a_resnext_put_into_another_model_is_reported(tmp_path: Path) -> None:
     model = t2t.create_model("t2t_vit_14_resnext")
     torch.save(model.state_dict(), tmp_path / "t2t_vit_14 (resnext).pth")
     other = t2t.create_model("t2t_vit_14")

@@ -116,7 +116,9 @@ def offline_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["hub", "url"])
-def test_a_closed_port_is_told_at_once(closed_port, offline_cache, monkeypatch, kind):
+def test_a_closed_port_is_reported_at_once(
+    closed_port, offline_cache, monkeypatch, kind
+):
     address = f"http://127.0.0.1:{closed_port}"
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
     started = time.monotonic()
@@ -126,7 +128,7 @@ def test_a_closed_port_is_told_at_once(closed_port, offline_cache, monkeypatch, 
 
 
 @pytest.mark.parametrize("kind", ["fails", "hangs"])
-def test_a_name_that_nobody_knows_is_told_at_once(offline_cache, monkeypatch, kind):
+def test_an_unknown_name_is_reported_at_once(offline_cache, monkeypatch, kind):
     is_over = threading.Event()
 
     def getaddrinfo(*_, **__):

@@ -40,7 +40,7 @@ def test_only_the_first_strides_differ_from_timm(name: str) -> None:
     assert changed == ({"conv1.weight"} if name.startswith("resnet") else set())
 
 
-def test_they_tell_ten_classes_unless_told_otherwise() -> None:
+def test_they_have_ten_classes_by_default() -> None:
     assert t2t.create_model("resnet18_32").num_classes == 10
     assert t2t.create_model("resnet18_32", num_classes=3).num_classes == 3
     assert t2t.create_model("resnet18").num_classes == 1000

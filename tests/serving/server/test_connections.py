@@ -243,7 +243,7 @@ def test_large_uploads_are_refused_as_they_come(server: Any, chunked: bool) -> N
     assert is_idle(server)
 
 
-def test_curl_is_not_told_to_continue_a_large_upload(server: Any) -> None:
+def test_curl_is_not_asked_to_continue_a_large_upload(server: Any) -> None:
     reply = server.exchange(head(10**9, more="Expect: 100-continue\r\n"))
     assert status_and_error(reply)[0] == 413
     assert b"100 Continue" not in reply
