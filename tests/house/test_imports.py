@@ -1,6 +1,8 @@
 """Imports go down only: cli > commands > lab > error_analysis > … > config."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import t2t
@@ -91,3 +93,16 @@ def test_every_part_has_its_level() -> None:
         if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert parts - LEVEL.keys() - AT_THE_DOOR == set()
+
+
+def test_kernels_do_not_import_pytorch() -> None:
+    # A process that only compiles them starts in a fraction of a second.
+    program = (
+        "import importlib, sys\n"
+        "from t2t.training.compile_server import KERNELS, PACKAGE\n"
+        "for path in KERNELS.glob('*.py'):\n"
+        "    if path.stem not in ('__init__', 'launch'):\n"
+        "        importlib.import_module(PACKAGE + path.stem)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
