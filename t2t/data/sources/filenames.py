@@ -51,8 +51,9 @@ def num_missing(paths: Iterable[str]) -> int:
 
 
 def has_braces(pattern: str) -> bool:
-    """Whether this is a pattern with braces, for several names."""
-    return re.search(r"\{[^{}]*(\.\.|,)[^{}]*\}", pattern) is not None
+    """Whether this is a pattern with braces, for several names, and not a path."""
+    found = re.search(r"\{[^{}]*(\.\.|,)[^{}]*\}", pattern)
+    return found is not None and not os.path.exists(os.path.expanduser(pattern))
 
 
 def expand_braces(pattern: str) -> list[str]:

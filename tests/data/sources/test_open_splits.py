@@ -26,6 +26,15 @@ def test_train_and_val_folders(tmp_path):
     assert "5 training images, 2 validation images" in splits.description
 
 
+def test_a_folder_with_braces_in_its_name_is_a_folder(tmp_path):
+    folder = tmp_path / "photos {2024,2025}"
+    make_folder(folder, {"cat": 3, "ant": 2})
+    splits = open_splits(folder)
+    assert len(splits.train) + len(splits.val) == 5
+    with pytest.raises(UserError, match="2023"):
+        open_splits(tmp_path / "photos {2023,2025}")
+
+
 @pytest.mark.parametrize("name", ["valid", "validation", "test", "Val"])
 def test_other_names_of_the_validation_folder(tmp_path, name):
     make_folder(tmp_path / "Train", {"a": 2, "b": 2})
