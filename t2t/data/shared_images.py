@@ -9,7 +9,6 @@ import errno
 import fcntl
 import mmap
 import os
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,13 @@ import numpy as np
 import torch
 
 from t2t.data.resources import half_of_all_memory
+from t2t.data.shared_file import (
+    TOKEN_BYTES,
+    Address,
+    address_of,
+    new_token,
+    open_address,
+)
 from t2t.data.sources.base import Indices
 from t2t.data.streaming.shared_memory import Bytes
 from t2t.errors import LocalError
@@ -26,7 +32,6 @@ from t2t.log_level import logger
 from t2t.ops.ragged import Ragged
 
 _COLUMNS = ("offset", "height", "width", "interleaved", "loaded")
-_TOKEN_BYTES = 16
 _UNSHARED = (
     "Processes of this machine cannot share memory (%s): each decodes all images."
 )
@@ -80,12 +85,12 @@ class SharedImages:
     def __init__(self, descriptor: int, num_images: int, num_processes: int) -> None:
         self.descriptor, self.num_images = descriptor, num_images
         num_numbers = 2 + num_processes + num_images * len(_COLUMNS)
-        self.start = _whole_pages(_TOKEN_BYTES + 8 * num_numbers)
+        self.start = _whole_pages(TOKEN_BYTES + 8 * num_numbers)
         """Where the pixels start in the file."""
         if os.fstat(descriptor).st_size < self.start:
             os.ftruncate(descriptor, self.start)
         head = mmap.mmap(descriptor, self.start)
-        numbers = np.frombuffer(head, np.int64, num_numbers, _TOKEN_BYTES)
+        numbers = np.frombuffer(head, np.int64, num_numbers, TOKEN_BYTES)
         self._end, self._stopped = numbers[:1], numbers[1:2]
         self._counts = numbers[2 : 2 + num_processes]
         self._table = numbers[2 + num_processes :].reshape(len(_COLUMNS), num_images)
@@ -94,26 +99,20 @@ class SharedImages:
     def create(cls, num_images: int, num_processes: int) -> "SharedImages":
         """An empty file, which only this process has open."""
         descriptor = os.memfd_create("t2t-images")
-        os.pwrite(descriptor, uuid.uuid4().bytes, 0)
+        os.pwrite(descriptor, new_token(), 0)
         return cls(descriptor, num_images, num_processes)
 
     @property
-    def address(self) -> tuple[str, bytes]:
+    def address(self) -> Address:
         """What another process of this machine opens it by."""
-        token = os.pread(self.descriptor, _TOKEN_BYTES, 0)
-        return f"/proc/{os.getpid()}/fd/{self.descriptor}", token
+        return address_of(self.descriptor)
 
     @classmethod
     def open(
-        cls, address: tuple[str, bytes], num_images: int, num_processes: int
+        cls, address: Address, num_images: int, num_processes: int
     ) -> "SharedImages":
         """The file of another process; an OSError if it cannot be opened."""
-        path, token = address
-        descriptor = os.open(path, os.O_RDWR)
-        # In another container the number is that of another process.
-        if os.pread(descriptor, _TOKEN_BYTES, 0) != token:
-            os.close(descriptor)
-            raise OSError(errno.ENOENT, "another file", path)
+        descriptor = open_address(address, os.O_RDWR)
         return cls(descriptor, num_images, num_processes)
 
     def __del__(self) -> None:

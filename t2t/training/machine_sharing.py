@@ -1,11 +1,9 @@
 """What one process of a machine makes and all its processes share in memory."""
 
-import errno
 import mmap
 import os
 import pickle
 import tempfile
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any, TypeVar
@@ -13,6 +11,13 @@ from typing import IO, Any, TypeVar
 import torch.distributed as dist
 
 from t2t.data.resources import free_memory
+from t2t.data.shared_file import (
+    TOKEN_BYTES,
+    Address,
+    address_of,
+    new_token,
+    open_address,
+)
 from t2t.errors import first_line
 from t2t.log_level import logger
 from t2t.training.distributed import World, barrier
@@ -22,7 +27,6 @@ _UNSHARED = (
     "Processes of this machine cannot share the data (%s): each reads it by itself."
 )
 _ALIGNMENT = 64
-_TOKEN_BYTES = 16
 
 
 def made_once_per_machine(world: World, make: Callable[[], Made]) -> Made:
@@ -41,7 +45,7 @@ def made_once_per_machine(world: World, make: Callable[[], Made]) -> Made:
         made_here.append(make())
         file = write(made_here[0])
     addresses: list[Any] = [None] * world.size
-    own = None if file is None else address_of(file)
+    own = None if file is None else address_of(file.fileno())
     dist.all_gather_object(addresses, own, group=world.control)
     address = addresses[world.rank - world.local_rank]
     if address is None:
@@ -71,7 +75,7 @@ def write(made: object) -> IO[bytes] | None:
     file: IO[bytes] | None = None
     try:
         file = nameless_file(sum(sizes))
-        file.write(uuid.uuid4().bytes + len(index).to_bytes(8, "little") + index)
+        file.write(new_token() + len(index).to_bytes(8, "little") + index)
         for part in parts:
             file.write(bytes(-file.tell() % _ALIGNMENT))
             file.write(part)
@@ -92,21 +96,11 @@ def nameless_file(num_bytes: int) -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def address_of(file: IO[bytes]) -> tuple[str, bytes]:
-    """What another process of this machine opens the file by."""
-    token = os.pread(file.fileno(), _TOKEN_BYTES, 0)
-    return f"/proc/{os.getpid()}/fd/{file.fileno()}", token
-
-
-def read_from(address: tuple[str, bytes]) -> list[Any]:
+def read_from(address: Address) -> list[Any]:
     """The object in a file of another process; empty if it cannot be opened."""
-    path, token = address
     try:
-        # In another container the number is that of another file, such as a pipe.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        descriptor = open_address(address, os.O_RDONLY)
         try:
-            if os.pread(descriptor, _TOKEN_BYTES, 0) != token:
-                raise OSError(errno.ENOENT, "another file", path)
             return [read(descriptor)]
         finally:
             os.close(descriptor)
@@ -119,10 +113,10 @@ def read(descriptor: int) -> Any:
     """The object in a file, whose arrays stay in the mapped file."""
     # A private mapping: what a process writes is its own.
     memory = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
-    start = _TOKEN_BYTES + 8
-    start += int.from_bytes(memory[_TOKEN_BYTES:start], "little")
+    start = TOKEN_BYTES + 8
+    start += int.from_bytes(memory[TOKEN_BYTES:start], "little")
     parts = []
-    for size in pickle.loads(memory[_TOKEN_BYTES + 8 : start]):
+    for size in pickle.loads(memory[TOKEN_BYTES + 8 : start]):
         start += -start % _ALIGNMENT
         parts.append(memory[start : start + size])
         start += size

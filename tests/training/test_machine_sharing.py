@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from t2t.data.shared_file import address_of
 from t2t.data.sources import FileSource
 from t2t.training import machine_sharing
 from t2t.training.distributed import World
 from t2t.training.machine_sharing import (
-    address_of,
     made_once_per_machine,
     read,
     read_from,
@@ -81,7 +81,7 @@ def test_no_folder_lists_the_file(
     with file:
         assert os.fstat(file.fileno()).st_nlink == 0
         assert list(tmp_path.iterdir()) == []
-        (after,) = read_from(address_of(file))
+        (after,) = read_from(address_of(file.fileno()))
     assert after.fingerprint() == source().fingerprint()
 
 
@@ -89,7 +89,7 @@ def test_another_file_of_that_number_is_not_read() -> None:
     file = write(source())
     assert file is not None
     with file:
-        path, token = address_of(file)
+        path, token = address_of(file.fileno())
         assert read_from((path, bytes(len(token)))) == []
     reader, writer = os.pipe()
     assert read_from((f"/proc/{os.getpid()}/fd/{reader}", token)) == []
